@@ -403,6 +403,54 @@ class Connections(unittest.TestCase):
         self.assertEqual(fixed, {"MAX_CONNECTION_AGE_GRACE_MS": 1 << 31, "HTTP2_MAX_PING_STRIKES": 2}, "tell it in the table")
 
 
+class WhatIsThere(unittest.TestCase):
+    """The README's table of what is there has the counts and the names of the reference."""
+    FAMILIES = {"llama": "Llama 2/3.x, Mistral", "qwen2": "Qwen 2/2.5/3", "qwen3": "Qwen 2/2.5/3", "qwen3moe": "Qwen 2/2.5/3 and its experts", "gemma2": "Gemma 2/3", "gemma3": "Gemma 2/3", "phi3": "Phi 3",
+                "gptneox": "GPT-NeoX", "gptj": "GPT-J", "gpt2": "GPT-2", "opt": "OPT", "bloom": "BLOOM"}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.now = {name: (there, lacks) for name, there, lacks in rows_of("README.md", "## What is there, and what is not")}
+
+    def names(self, page, heading):
+        return [row[0].strip("`") for row in rows_of(f"docs/reference/{page}.md", f"## {heading}")]
+
+    def test_models_are_those_of_the_page(self):
+        there, lacks = self.now["models"]
+        self.assertEqual(list(self.FAMILIES), self.names("models", "Families"), "say in the README that it is there")
+        for words in self.FAMILIES.values():
+            self.assertIn(words, there)
+        formats = self.names("models", "Formats")
+        plain = re.search(r"beside (F32), (F16) and (BF16),", there).groups()
+        self.assertLess(set(plain), set(formats))
+        self.assertIn(f"[{len(formats) - len(plain)} quantised types](docs/reference/models.md#formats)", there)
+        self.assertIn(f"the IQ types but {' '.join(each for each in formats if each.startswith('IQ'))}", f"{lacks}.")
+
+    def test_policies_are_those_of_the_page(self):
+        there, _ = self.now["policies"]
+        scorers, modifiers, allocations = (re.findall(r"\[(\w+)\]", " ".join(self.names("policies", heading))) for heading in ("Scorers", "Modifiers", "Allocations"))
+        count, listed, rest = re.match(r"\[(\d+) scorers\]\(docs/reference/policies\.md\): ([^;]*); (.*)", there).groups()
+        self.assertEqual((int(count), sorted(re.findall(r"`(\w+)`", listed))), (len(scorers), sorted(scorers)))
+        self.assertEqual([name.lower() for name in re.match(r"(\w+) and (\w+);", rest).groups()], [name.replace("_", "") for name in modifiers])
+        self.assertEqual(["uniform", *re.findall(r"`(\w+)`", re.search(r"budgets shared evenly, (.*)", rest)[1])], allocations)
+
+    def test_the_cache_holds_what_the_api_has(self):
+        (types,) = [each for each in proto.read(ROOT / "proto/ebb/v1/policy.proto").types if each.name == "KvType"]
+        there, _ = self.now["cache"]
+        self.assertEqual(there.split(";")[0].split(", "), [name.removeprefix("KV_TYPE_") for name, *_ in types.values[1:]])
+
+    def test_machines_are_those_of_the_configuration(self):
+        there, _ = self.now["machines"]
+        plain = there.lower().replace("-512", "512")
+        allowed = {row[0].strip("`"): re.findall(r"`(\w+)`", row[3] + "`") for row in rows_of("docs/reference/config.md", "## model")}
+        self.assertGreater(len(allowed["model.isa"]), 5)
+        for isa in allowed["model.isa"]:
+            self.assertEqual(re.sub(r"scalar|avx2|avx512|vnni|amx|bf16", "", isa), "", "say in the README that it is there")
+            for part in re.findall(r"scalar|avx2|avx512|vnni|amx|bf16", isa):
+                self.assertIn(part, plain)
+        self.assertIn(re.search(r"`model\.worker: (\w+)`", there)[1], allowed["model.worker"])
+
+
 class Policies(unittest.TestCase):
     """The README's table has the numbers of the pages that measured them."""
 
