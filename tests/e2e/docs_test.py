@@ -20,7 +20,7 @@ import urllib.request
 
 from binaries import BIN, ROOT, Server
 from measurements_test import measures
-from pages import OTHERS, PAGES, VARIABLE, blocks, commands, fences, parts
+from pages import OTHERS, PAGES, VARIABLE, blocks, commands, fences, parts, spans
 import python_package
 import reflection
 
@@ -337,6 +337,77 @@ class SecurityPage(unittest.TestCase):
         token = (self.folder / "acme.token").read_text().strip()
         with Server("--auth.mode=token", f"--auth.token_file={file['tokens']}", f"--tls.cert={file['server.pem']}", f"--tls.key={file['server.key']}") as server:
             call_as_grpcurl(words, server.addr.replace("127.0.0.1", "localhost"), [(name, header.replace("$(cat acme.token)", token))], ca=file["ca.pem"])
+
+
+class Sentences(unittest.TestCase):
+    """Commands within sentences are of a program, a verb and flags that there are, by the page of the command line."""
+    HELPS = dict(re.findall(r"^##+ (ebb[^\n]*)\n\n```text\n(.*?)^```$", (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
+    IS_COMMAND = re.compile(r"(?:\w+=\S* )*(?:build/bin/)?(?:ebb|ebbd|ebb-lab)\s")
+    NOT_BUILT = {"ebb doctor": "docs/explanation/not-built.md"}
+
+    def flags(self, command):
+        """{name: whether a value comes behind it}"""
+        found = {}
+        for names, behind in re.findall(r"^ +((?:-[\w.-]+(?:, ?)?)+)(?: (\S+))?", self.HELPS[command], re.MULTILINE):
+            takes = behind != "" and not behind.startswith("(") and not behind.endswith(":")
+            found.update((name, takes) for name in re.findall(r"-[\w.-]+", names))
+        return found
+
+    def problem(self, text):
+        """What is wrong with a command, or None. Values, and words for which the program has a place, may be anything."""
+        program, *words = itertools.dropwhile(VARIABLE.match, shlex.split(text))
+        command = pathlib.Path(program).name
+        known = self.flags(command)
+        while words:
+            word, *words = words
+            name, equals, _ = word.partition("=")
+            if word.startswith("-"):
+                if name not in known:
+                    return f"{command} has no {name}"
+                words = words[1:] if known[name] and not equals and words and not words[0].startswith("-") else words
+            elif f"{command} {word}" in self.HELPS:
+                command += f" {word}"
+                known.update(self.flags(command))
+            elif "\nPositionals:\n" not in self.HELPS[command]:
+                return f"{command} has no {word}"
+        return None
+
+    def test_each_command_is_one(self):
+        seen = 0
+        for page in PAGES + OTHERS:
+            for text in filter(self.IS_COMMAND.match, spans(page)):
+                seen += 1
+                with self.subTest(page=page, command=text):
+                    if self.NOT_BUILT.get(text) != page:
+                        self.assertIsNone(self.problem(text))
+        self.assertGreater(seen, 100)
+        for text, page in self.NOT_BUILT.items():
+            self.assertIn(text, spans(page))
+            self.assertTrue(self.problem(text), f"{text} is there: take it off the page")
+
+    def test_the_demo_says_what_to_try_next(self):
+        told = re.search(r"^Try next:\n(.*?)^NEXT$", (ROOT / "scripts/demo").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[1]
+        (server, *tips) = [line.split("  #")[0].strip() for line in told.splitlines()]
+        self.assertTrue(server.endswith(" &") and server.startswith("build/bin/ebbd "), server)
+        (console,) = [tip for tip in tips if tip.startswith("http://")]
+        for command in [server.removesuffix(" &"), *(tip for tip in tips if tip != console)]:
+            self.assertRegex(command, self.IS_COMMAND)
+            self.assertIsNone(self.problem(command))
+        listens = re.search(r"--server\.http_listen HOST:PORT\n.*?Default:\s+([\w.:]+\w)\.", self.HELPS["ebbd"], re.DOTALL)[1]
+        self.assertEqual(console, f"http://{listens}/console")
+        with Server() as running:
+            page = urllib.request.build_opener(urllib.request.ProxyHandler({})).open(console.replace(listens, running.http), timeout=60)
+            self.assertIn("text/html", page.headers["Content-Type"])
+            page.close()
+
+    def test_what_is_none_is_noticed(self):
+        for text, says in (("ebb doctor", "ebb has no doctor"), ("ebb sessions list all", "ebb sessions list has no all"), ("ebb --adr HERE health", "ebb has no --adr"),
+                           ("build/bin/ebb-lab info FILE --sesions 1", "ebb-lab info has no --sesions"), ("EBB_ADDR=x ebb health -n 4", "ebb health has no -n"),
+                           ("ebbd --modl FILE", "ebbd has no --modl"), ("ebb bench sreve", "ebb bench has no sreve")):
+            self.assertTrue(self.IS_COMMAND.match(text), text)
+            self.assertEqual(self.problem(text), says)
+        for text in ("ebb --addr POD:7703 health readiness", "ebb-lab convert FOLDER -o FILE.gguf --type q8_0", "ebbd --listen=HERE --model FILE", "ebb --tls --ca --cert", "ebb"):
+            self.assertIsNone(self.problem(text), text)
 
 
 def rows_of(page, heading):
