@@ -523,28 +523,36 @@ class WhatIsThere(unittest.TestCase):
 
 
 class Policies(unittest.TestCase):
-    """The README's table has the numbers of the pages that measured them."""
+    """The README's table has the numbers of the pages that measured them, and the papers of the policies' own."""
 
     def test_quality_is_as_measured(self):
         measured = {(policy, budget): cells for policy, budget, *cells in rows_of("docs/benchmarks/quality.md", "## All scorers, modifiers and budgets")}
         shown = rows_of("README.md", "## Which policy")
         self.assertGreater(len(shown), 5)
-        for policy, _, _, _, divergence, *recalled in shown:
+        for policy, _, _, _, _, divergence, *recalled in shown:
             with self.subTest(policy):
                 prefill, stream, again, _, kl, *_ = (cell.split(" ")[0] for cell in measured[policy, "-" if policy == "full" else "256"])
                 self.assertEqual([divergence, *recalled], [kl, prefill, stream, again])
+
+    def test_papers_are_those_of_the_pages(self):
+        for policy, _, paper, *_ in rows_of("README.md", "## Which policy"):
+            with self.subTest(policy):
+                name, _, setting = policy.partition(":")
+                (origin,) = re.findall(r"^## Paper\n\n(.*)$", (ROOT / f"docs/reference/policies/{name}.md").read_text(encoding="utf-8"), re.MULTILINE)
+                link = re.search(r"\[arXiv:(\S+)\](\(\S+\))", origin)
+                self.assertEqual(paper, f"[{link[1]}]{link[2]}{', reversed' if setting else ''}" if link else "")
 
     def test_cost_is_as_measured(self):
         now = (ROOT / "docs/benchmarks/policy_cost.md").read_text(encoding="utf-8").split("\n## Now\n")[1].split("\n## ")[0]
         blocks = re.findall(r"^perf05\.gguf .* batch 1, .*\n((?:.+\n)+)", now, re.MULTILINE)
         measured = dict(re.findall(r"^(\w\S*) +\+([\d.]+) %", "".join(blocks), re.MULTILINE))
-        for policy, _, _, cost, *_ in rows_of("README.md", "## Which policy"):
+        for policy, _, _, _, cost, *_ in rows_of("README.md", "## Which policy"):
             with self.subTest(policy):
                 name = policy.split(":")[0]
                 self.assertEqual(cost.removesuffix(" %"), {"full": "", "streaming": "0: the others are compared with it"}.get(name, measured.get(name, "not measured")))
 
     def test_memory_is_as_reckoned(self):
-        for policy, _, memory, *_ in rows_of("README.md", "## Which policy"):
+        for policy, _, _, memory, *_ in rows_of("README.md", "## Which policy"):
             info = subprocess.run([BIN / "ebb-lab", "info", ROOT / "models/ebb-tiny-q8_0.gguf", "--sessions=1",
                                    f"--budget={1024 if policy == 'full' else 256}"], capture_output=True, text=True, check=True).stdout
             (caches,) = re.findall(r"^caches +(\d+) bytes", info, re.MULTILINE)
