@@ -23,6 +23,9 @@ TEXT = RULES.read_text(encoding="utf-8")
 ALERTS = re.findall(r"^ +- alert: (\w+)$", TEXT, re.MULTILINE)
 GROUPS = re.findall(r"^  - name: (\S+)$", TEXT, re.MULTILINE)  # records first, since alerts read them; promtool's own order is random
 WHO = 'job="ebb",instance="ebb-0:7701"'
+ALWAYS = ('ebb_refusals_total{tenant="default",reason="DRAINING"}', 'ebb_requests_late_total{tenant="default"}')  # from the start, at zero
+# What Prometheus may have of these where some are not scraped, or relabelled away.
+LESS = ((), ALWAYS[:1], ALWAYS[1:])
 
 
 def gauge(values, steps):
@@ -49,13 +52,14 @@ class Case:
     also: tuple = ()  # other alerts that fire with it, rightly
     after: tuple = ()  # those that still do when it has recovered
     minutes: int = 1  # of a step
+    beside: tuple = ALWAYS  # see play()
 
     def test(self):
         series = [(name, gauge(values, self.steps)) for name, values in {"ebb_build_info": (1, 1, 1), **self.gauges}.items()]
         series += [(name, counter(rates, self.steps)) for name, rates in self.counters.items()]
         ends = [sum(self.steps[:phase + 1]) - 1 for phase in range(3)]
         due = ((), (self.alert, *self.also), self.after)
-        return play(self.alert, series, [(end * self.minutes, alerts) for end, alerts in zip(ends, due)], self.minutes)
+        return play(self.alert, series, [(end * self.minutes, alerts) for end, alerts in zip(ends, due)], self.minutes, self.beside)
 
 
 def selector(name):
@@ -63,13 +67,10 @@ def selector(name):
     return f"{metric}{{{WHO}{',' + labels if labels else '}'}"
 
 
-ALWAYS = ('ebb_refusals_total{tenant="default",reason="DRAINING"}', 'ebb_requests_late_total{tenant="default"}')  # from the start, at zero
-
-
-def play(name, series, checks, minutes=1):
-    """A test of promtool; `checks` are (minute, the names of all alerts that fire then). A server that counts calls has these two, too."""
+def play(name, series, checks, minutes=1, beside=ALWAYS):
+    """A test of promtool; `checks` are (minute, the names of all alerts that fire then). A server that counts calls has those `beside` it, too."""
     if any(metric.startswith("ebb_rpc_handled_total") for metric, _ in series):
-        series = [*series, *((metric, f"0x{checks[-1][0] // minutes}") for metric in ALWAYS)]
+        series = [*series, *((metric, f"0x{checks[-1][0] // minutes}") for metric in beside)]
     return {"name": name, "interval": f"{minutes}m",
             "input_series": [{"series": selector(metric), "values": values} for metric, values in series],
             "promql_expr_test": [{"expr": 'count by (alertname) (ALERTS{alertstate="firing"})', "eval_time": f"{minute}m",
@@ -183,6 +184,8 @@ OTHERS = (
     play("calls of which nothing came by their deadline are errors, where that was long enough",
          [("ebb_build_info", "1x90"), (CALLS, "0+60x90"), (AWAY, "0x90"), (OVERDUE, "0+20x90"), ('ebb_requests_late_total{tenant="a"}', "0x40 0+6x50")],
          [(40, ()), (90, ("EbbErrorBudgetFast", "EbbErrorBudgetSlow"))]),
+    *(Case("EbbErrorBudgetFast", (60, 60, 60), {}, {CALLS: (60, 54, 60), AWAY: (0, 6, 0)}, also=("EbbErrorBudgetSlow",),
+           after=("EbbErrorBudgetSlow",), beside=beside).test() for beside in LESS),
     play("a full disk does not, beside a server that drains",
          [("ebb_build_info", "1x50"), (CALLS, "0+60x50"), (AWAY, "0+20x50"), ('ebb_refusals_total{tenant="a",reason="STORE_FULL"}', "0+15x50"),
           ('ebb_refusals_total{tenant="a",reason="DRAINING"}', "0+5x50")], [(50, ("EbbErrorBudgetFast", "EbbErrorBudgetSlow"))]),
@@ -204,12 +207,7 @@ class Alerts(unittest.TestCase):
         done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=240)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
-    def test_the_rules_are_well_formed(self):
-        self.promtool("check", "rules", RULES)
-
-    def test_each_fires_and_recovers_and_nothing_fires_beside_it(self):
-        self.assertEqual(sorted([case.alert for case in CASES] + ["EbbDiskFillingIn4h", "EbbRestartLoop"]), sorted(ALERTS), "a case for each alert")
-        tests = [case.test() for case in CASES] + list(OTHERS)
+    def played(self, tests):
         with tempfile.TemporaryDirectory() as folder:
             for interval in sorted({test["interval"] for test in tests}):  # days are played in larger steps than hours
                 path = pathlib.Path(folder, f"{interval}.json")
@@ -217,16 +215,29 @@ class Alerts(unittest.TestCase):
                                             "tests": [test for test in tests if test["interval"] == interval]}))  # JSON is YAML
                 self.promtool("test", "rules", path)
 
+    def test_the_rules_are_well_formed(self):
+        self.promtool("check", "rules", RULES)
+
+    def test_each_fires_and_recovers_and_nothing_fires_beside_it(self):
+        self.assertEqual(sorted([case.alert for case in CASES] + ["EbbDiskFillingIn4h", "EbbRestartLoop"]), sorted(ALERTS), "a case for each alert")
+        tests = [case.test() for case in CASES] + list(OTHERS)
+        self.played(tests)
+
+    def test_errors_are_counted_without_what_is_added_to_them_or_taken_off(self):
+        records = re.findall(r"^ +- record: (ebb:request_errors:ratio_rate\w+)$", TEXT, re.MULTILINE)
+        self.assertEqual(len(records), 5, "one for each window")
+        tests = [play("", [(CALLS, "0+54x90"), (AWAY, "0+6x90")], [(90, ())], beside=beside) for beside in LESS]
+        for test in tests:
+            test["promql_expr_test"] = [{"expr": f"round({name}, 1e-6)", "eval_time": "90m", "exp_samples": [{"labels": '{job="ebb"}', "value": 0.1}]}
+                                        for name in records]
+        self.played(tests)
+
     def test_what_no_alert_reads_is_recorded_too(self):
         self.assertEqual([name for name in re.findall(r"^ +- record: (\S+)$", TEXT, re.MULTILINE) if TEXT.count(name) == 1], [name for name, *_ in RECORDS])
         series = [{"series": selector(metric), "values": values} for _, given, *_ in RECORDS for metric, values in given]
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder, "records.json")
-            path.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "group_eval_order": GROUPS, "tests": [
-                {"interval": "1m", "input_series": series,
-                 "promql_expr_test": [{"expr": name, "eval_time": "9m", "exp_samples": [{"labels": f"{name}{{{labels}}}", "value": value}]}
-                                      for name, _, labels, value in RECORDS]}]}))
-            self.promtool("test", "rules", path)
+        self.played([{"interval": "1m", "input_series": series,
+                      "promql_expr_test": [{"expr": name, "eval_time": "9m", "exp_samples": [{"labels": f"{name}{{{labels}}}", "value": value}]}
+                                           for name, _, labels, value in RECORDS]}])
 
     def test_each_has_its_page(self):
         page = (ROOT / "docs/how-to/answer-alerts.md").read_text(encoding="utf-8")
@@ -235,7 +246,7 @@ class Alerts(unittest.TestCase):
         self.assertEqual(links, [f"docs/how-to/answer-alerts.md#{alert.lower()}" for alert in ALERTS])
 
     def test_they_agree_with_the_server_on_what_is_no_error(self):
-        named = re.findall(r'- sum by \(namespace, job\) \(rate\(ebb_refusals_total\{reason=~"([A-Z_|]+)"\}', TEXT)
+        named = re.findall(r'- \(sum by \(namespace, job\) \(rate\(ebb_refusals_total\{reason=~"([A-Z_|]+)"\}', TEXT)
         self.assertEqual(len(named), 5, "one for each window")
         for each in named:
             self.assertEqual(sorted(each.split("|")), sorted(LOAD))

@@ -46,6 +46,12 @@ ON = ("serviceMonitor.enabled=true", "prometheusRule.enabled=true", "prometheusR
 MODULES = {"cert-manager.io": "@kubernetes-models/cert-manager", "gateway.networking.k8s.io": "@kubernetes-models/gateway-api", "keda.sh": "@kubernetes-models/keda",
            "monitoring.coreos.com": "@kubernetes-models/prometheus-operator"}
 
+# What the oldest Kubernetes that Chart.yaml promises has of its own, of what charts may ask for. Of fields it has those that are younger than their
+# version: the spreading's nodeTaintsPolicy (1.26), a StatefulSet's persistentVolumeClaimRetentionPolicy (1.27).
+OLDEST = "1.27.0"
+OF_OLDEST = {"v1": {"ConfigMap", "PersistentVolumeClaim", "Pod", "Secret", "Service", "ServiceAccount"}, "apps/v1": {"Deployment", "StatefulSet"},
+             "autoscaling/v2": {"HorizontalPodAutoscaler"}, "networking.k8s.io/v1": {"Ingress", "NetworkPolicy"}, "policy/v1": {"PodDisruptionBudget"}}
+
 # Values in Kubernetes' own form, with the types of their keys, which the schema names; what is below these is checked by Kubernetes alone.
 PEER, CONTAINER = ["kubernetes-models/networking.k8s.io/v1/NetworkPolicyPeer"], ["kubernetes-models/v1/Container"]
 RELABELING = ["@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/RelabelConfig"]
@@ -78,8 +84,8 @@ def helm(*arguments):
     return subprocess.run([HELM, *arguments], capture_output=True, text=True, timeout=120)
 
 
-def template(*arguments, chart=CHART):
-    return helm("template", "x", chart, "--namespace=models", "--kube-version=1.29.0", *arguments)
+def template(*arguments, chart=CHART, kubernetes="1.29.0"):
+    return helm("template", "x", chart, "--namespace=models", f"--kube-version={kubernetes}", *arguments)
 
 
 def by_name(text):
@@ -185,6 +191,23 @@ class Rendered(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertEqual(done.stdout, (GOLDEN / f"{case}.yaml").read_text(encoding="utf-8"),
                                  "if this is meant, run tests/e2e/chart_test.py --write and commit what it writes")
+
+    def test_the_oldest_kubernetes_that_is_promised_takes_it(self):
+        chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+        self.assertEqual(chart["kubeVersion"], f">={OLDEST}-0")
+        self.assertIn(f"needs Kubernetes {OLDEST.removesuffix('.0')} or later", PAGE.read_text(encoding="utf-8"))
+        made = []
+        for flags in (*([f"--values={path}"] for path in CASES.values()), [f"--set={value}" for value in ON]):
+            with self.subTest(flags):
+                done = template(*flags, kubernetes=OLDEST)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(done.stdout, template(*flags).stdout, "the same as a later one gets")
+                made += by_name(done.stdout).values()
+        own = {(each["apiVersion"], each["kind"]) for each in made if each["apiVersion"].split("/")[0] not in MODULES}
+        self.assertEqual(own, {(version, kind) for version, kinds in OF_OLDEST.items() for kind in kinds})
+        done = template(kubernetes="1.26.9")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("kubeVersion", done.stderr)
 
     @unittest.skipIf(npm.missing("typescript", "kubernetes-models"), npm.missing("typescript", "kubernetes-models"))
     def test_every_object_is_of_its_type(self):
@@ -725,6 +748,10 @@ class Rendered(unittest.TestCase):
                             ("secrets.tokenLines={acme s3cr3t}", "secrets.tokenLines.0"),
                             (f"secrets.tokens=t,secrets.tokenLines={{acme sha256:{'0' * 64}}}", "set one of them"),
                             ("model.existingClaim=m,model.claimSize=1Gi,model.file=a.gguf", "set one of them"),
+                            ("model.existingClaim=m", "model.existingClaim is set, and no file of that volume is served"),
+                            ("model.claimSize=1Gi", "model.claimSize is set, and no file of that volume is served"),
+                            ("model.existingClaim=m,config.models.qwen.path=/elsewhere/q.gguf", "name it in model.file, or below /models/ in config.models"),
+                            ("config.openai.requests_max=9", "config.openai is set, and there is no port that it is about: set ports.openai"),
                             ("ingress.enabled=true", "needs a name in ingress.hosts"),
                             ("ingress.enabled=true,ingress.hosts={a.example},ingress.port=openai", "which needs ports.openai"),
                             ("extra.args={-v}", "extra.args.0"), ("extra.objects[0].kind=Pod", "apiVersion is required"),
@@ -768,6 +795,14 @@ class Rendered(unittest.TestCase):
                 done = template(f"--set={value}")
                 self.assertNotEqual(done.returncode, 0)
                 self.assertIn(says, done.stderr)
+
+
+    def test_a_volume_may_have_models_beside_the_built_in_one(self):
+        for values in (("config.models.qwen.path=/models/q.gguf",), ("config.model.draft=/models/q.gguf",), ("extra.args={--model=/models/q.gguf}",),
+                       ("extra.env[0].name=EBB_MODEL_PATH", "extra.env[0].value=/models/q.gguf")):
+            with self.subTest(values):
+                (container,) = self.render("model.existingClaim=m", *values)["StatefulSet/x"]["spec"]["template"]["spec"]["containers"]
+                self.assertIn({"name": "models", "mountPath": "/models", "readOnly": True}, container["volumeMounts"])
 
 
 def write():

@@ -53,10 +53,11 @@ def decode_png(data):
 
 
 class TerminalChat:
-    """An `ebb chat` on a terminal of its own, in a with statement."""
+    """An `ebb chat` on a terminal of its own, in a with statement, with further `variables` of its environment."""
 
-    def __init__(self, server, *flags):
+    def __init__(self, server, *flags, **variables):
         self.server, self.flags = server, flags
+        self.variables = {**{name: value for name, value in os.environ.items() if name != "NO_COLOR"}, "TERM": "vt100", **variables}
 
     def __enter__(self):
         self.home = tempfile.TemporaryDirectory()
@@ -64,7 +65,7 @@ class TerminalChat:
         self.process = subprocess.Popen(
             [BIN / "ebb", f"--addr={self.server.addr}", "chat", "--policy=h2o", "--budget=128", *self.flags], stdin=its, stdout=its, stderr=its,
             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(its, termios.TIOCSCTTY, 0),  # whose Ctrl-C is a signal to it
-            env={**os.environ, "XDG_STATE_HOME": self.home.name, "TERM": "vt100"})
+            env={**self.variables, "XDG_STATE_HOME": self.home.name})
         os.close(its)
         return self
 
@@ -499,6 +500,14 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(self.ebb("sessions").strip(), "no sessions")
             self.assertIn("/stats", chat.history())
             self.assertNotIn("never", chat.history())
+
+    def test_a_terminal_gets_styles_unless_no_color_is_set(self):
+        for variables, greeting in (({}, "\x1b[2mh2o, budget 128"), ({"NO_COLOR": "1"}, "h2o, budget 128")):
+            with self.subTest(variables), TerminalChat(self.server, **variables) as chat:
+                said = chat.read_until("> ").partition("(/help for commands)")[0]
+                self.assertTrue(said.startswith(greeting), repr(said))
+                self.assertEqual("\x1b" in said, "\x1b" in greeting, repr(said))
+                self.assertEqual(chat.leave(), 0)
 
     def test_ctrl_c_cancels_the_answer_and_the_chat_goes_on(self):
         with TerminalChat(self.server, "--max-tokens=1000000", "--ignore-eos") as chat:

@@ -20,12 +20,15 @@ import urllib.request
 
 from binaries import BIN, ROOT, Server
 from measurements_test import measures
-from pages import OTHERS, PAGES, VARIABLE, blocks, commands, fences, parts
+from pages import OTHERS, PAGES, VARIABLE, blocks, commands, fences, parts, spans
 import python_package
 import reflection
 
 import ebb
 from google.protobuf import descriptor_pool, json_format
+
+sys.path.insert(0, str(ROOT / "scripts"))
+from reference import proto  # noqa: E402
 
 # Commands that are not run here, each with the test that does what they do, or with what they need that is not at hand.
 SKIPPED = {
@@ -336,6 +339,77 @@ class SecurityPage(unittest.TestCase):
             call_as_grpcurl(words, server.addr.replace("127.0.0.1", "localhost"), [(name, header.replace("$(cat acme.token)", token))], ca=file["ca.pem"])
 
 
+class Sentences(unittest.TestCase):
+    """Commands within sentences are of a program, a verb and flags that there are, by the page of the command line."""
+    HELPS = dict(re.findall(r"^##+ (ebb[^\n]*)\n\n```text\n(.*?)^```$", (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
+    IS_COMMAND = re.compile(r"(?:\w+=\S* )*(?:build/bin/)?(?:ebb|ebbd|ebb-lab)\s")
+    NOT_BUILT = {"ebb doctor": "docs/explanation/not-built.md"}
+
+    def flags(self, command):
+        """{name: whether a value comes behind it}"""
+        found = {}
+        for names, behind in re.findall(r"^ +((?:-[\w.-]+(?:, ?)?)+)(?: (\S+))?", self.HELPS[command], re.MULTILINE):
+            takes = behind != "" and not behind.startswith("(") and not behind.endswith(":")
+            found.update((name, takes) for name in re.findall(r"-[\w.-]+", names))
+        return found
+
+    def problem(self, text):
+        """What is wrong with a command, or None. Values, and words for which the program has a place, may be anything."""
+        program, *words = itertools.dropwhile(VARIABLE.match, shlex.split(text))
+        command = pathlib.Path(program).name
+        known = self.flags(command)
+        while words:
+            word, *words = words
+            name, equals, _ = word.partition("=")
+            if word.startswith("-"):
+                if name not in known:
+                    return f"{command} has no {name}"
+                words = words[1:] if known[name] and not equals and words and not words[0].startswith("-") else words
+            elif f"{command} {word}" in self.HELPS:
+                command += f" {word}"
+                known.update(self.flags(command))
+            elif "\nPositionals:\n" not in self.HELPS[command]:
+                return f"{command} has no {word}"
+        return None
+
+    def test_each_command_is_one(self):
+        seen = 0
+        for page in PAGES + OTHERS:
+            for text in filter(self.IS_COMMAND.match, spans(page)):
+                seen += 1
+                with self.subTest(page=page, command=text):
+                    if self.NOT_BUILT.get(text) != page:
+                        self.assertIsNone(self.problem(text))
+        self.assertGreater(seen, 100)
+        for text, page in self.NOT_BUILT.items():
+            self.assertIn(text, spans(page))
+            self.assertTrue(self.problem(text), f"{text} is there: take it off the page")
+
+    def test_the_demo_says_what_to_try_next(self):
+        told = re.search(r"^Try next:\n(.*?)^NEXT$", (ROOT / "scripts/demo").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[1]
+        (server, *tips) = [line.split("  #")[0].strip() for line in told.splitlines()]
+        self.assertTrue(server.endswith(" &") and server.startswith("build/bin/ebbd "), server)
+        (console,) = [tip for tip in tips if tip.startswith("http://")]
+        for command in [server.removesuffix(" &"), *(tip for tip in tips if tip != console)]:
+            self.assertRegex(command, self.IS_COMMAND)
+            self.assertIsNone(self.problem(command))
+        listens = re.search(r"--server\.http_listen HOST:PORT\n.*?Default:\s+([\w.:]+\w)\.", self.HELPS["ebbd"], re.DOTALL)[1]
+        self.assertEqual(console, f"http://{listens}/console")
+        with Server() as running:
+            page = urllib.request.build_opener(urllib.request.ProxyHandler({})).open(console.replace(listens, running.http), timeout=60)
+            self.assertIn("text/html", page.headers["Content-Type"])
+            page.close()
+
+    def test_what_is_none_is_noticed(self):
+        for text, says in (("ebb doctor", "ebb has no doctor"), ("ebb sessions list all", "ebb sessions list has no all"), ("ebb --adr HERE health", "ebb has no --adr"),
+                           ("build/bin/ebb-lab info FILE --sesions 1", "ebb-lab info has no --sesions"), ("EBB_ADDR=x ebb health -n 4", "ebb health has no -n"),
+                           ("ebbd --modl FILE", "ebbd has no --modl"), ("ebb bench sreve", "ebb bench has no sreve")):
+            self.assertTrue(self.IS_COMMAND.match(text), text)
+            self.assertEqual(self.problem(text), says)
+        for text in ("ebb --addr POD:7703 health readiness", "ebb-lab convert FOLDER -o FILE.gguf --type q8_0", "ebbd --listen=HERE --model FILE", "ebb --tls --ca --cert", "ebb"):
+            self.assertIsNone(self.problem(text), text)
+
+
 def rows_of(page, heading):
     """The cells of the first table behind a heading, by its first cell without backquotes and, where there is one, the budget in the next."""
     text = (ROOT / page).read_text(encoding="utf-8").split(f"\n{heading}\n", 1)[1]
@@ -343,29 +417,142 @@ def rows_of(page, heading):
     return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
 
 
+def words_of(seconds):
+    """As pages say a time."""
+    return f"{seconds // 60} minutes" if seconds >= 120 else f"{seconds} s"
+
+
+class Connections(unittest.TestCase):
+    """The table of what a connection may do has the numbers of server/transport_limits.cc, server/acceptor.h and the configuration."""
+    SOURCE = (ROOT / "server/transport_limits.cc").read_text(encoding="utf-8")
+
+    def number(self, text):
+        """Of an expression of the source."""
+        for name, value in {"kKiB": 1024, "kSecond": 1, "kMinute": 60, "std::numeric_limits<int>::max()": 1 << 31, "size_t": ""}.items():
+            text = text.replace(name, str(value))
+        self.assertRegex(text, r"^[\d{} *<]+$")
+        return eval(text.replace("{", "(").replace("}", ")"))  # of digits and operators
+
+    def constant(self, name, source=SOURCE):
+        (text,) = re.findall(rf"^ *(?:constexpr )?\w+ {name} = (.*);", source, re.MULTILINE)
+        return self.number(text)
+
+    def test_each_row_is_as_set(self):
+        fixed = {name: self.number(value) for name, value in re.findall(r"^    \{GRPC_ARG_(\w+), (.*)\},$", self.SOURCE, re.MULTILINE)}
+        self.assertEqual(len(fixed), self.SOURCE.count("    {GRPC_ARG_"))
+        (server,) = [each for each in proto.read(ROOT / "proto/ebb/config/v1/config.proto").types if each.name == "Server"]
+        default = {field.name: "".join(field.options.get("default", [])) for field in server.fields}
+        size = {name: default[name].replace("MiB", " MiB") for name in ("message_size_max", "plan_size_max")}
+        time = {name: words_of(int(default[name][:-1]) * {"s": 1, "m": 60}[default[name][-1]]) for name in ("keepalive", "connection_age_max", "reader_patience")}
+        self.assertEqual(len(set(size.values())), 1, "of the two the larger is told")
+        self.assertEqual(default["new_connections_per_address"], "0", "any number")
+        told = {
+            "largest request that is received, and parsed": f"{size['plan_size_max']}: of every method the larger of `server.message_size_max` and `server.plan_size_max`",
+            "largest request that is answered": f"`server.message_size_max`, {size['message_size_max']}; of PlanEviction `server.plan_size_max`",
+            "compressed requests": {0: "none"}[fixed.pop("ENABLE_PER_MESSAGE_DECOMPRESSION")],
+            "calls at once": f"{fixed.pop('MAX_CONCURRENT_STREAMS')} on a connection",
+            "metadata of a call": f"{fixed.pop('MAX_METADATA_SIZE') // 1024} KiB",
+            "buffers of all connections": f"{self.constant('kBufferBytes') >> 20} MiB, or {self.constant('kBufferedRequests')} of the largest request",
+            "connections": f"as many as files, less {self.constant('files_left', (ROOT / 'server/acceptor.h').read_text(encoding='utf-8'))}",
+            "connections of an address": f"`server.connections_per_address`, {int(default['connections_per_address']):,}; of IPv6 the first 64 bits",
+            "connections that an address begins": "`server.new_connections_per_address` in a minute; any number, unless it is set",
+            "silence after connecting": words_of(fixed.pop("SERVER_HANDSHAKE_TIMEOUT_MS")),
+            "silence without calls": words_of(fixed.pop("MAX_CONNECTION_IDLE_MS")),
+            "silence with calls": f"`server.keepalive`, {time['keepalive']}, and {words_of(self.constant('kKeepaliveTimeoutMax'))} more",
+            "age of a connection": f"`server.connection_age_max`, {time['connection_age_max']} ± 10 %",  # which gRPC does by itself
+            "a client's own pings": f"every {words_of(fixed.pop('HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS'))}, and "
+                                    + {0: "only while it has calls"}[fixed.pop("KEEPALIVE_PERMIT_WITHOUT_CALLS")],
+            "a reader that takes nothing": f"`server.reader_patience`, {time['reader_patience']}",
+            "sharing the port, channelz": {0: "off"}[fixed.pop("ENABLE_CHANNELZ")],
+        }
+        rows = {name: value for name, value, _ in rows_of("docs/explanation/security.md", "## What a connection may do")}
+        self.assertEqual(list(rows), list(told))
+        for name, value in told.items():
+            self.assertTrue(rows[name].strip("`").startswith(value.strip("`")), f"{name}: {rows[name]}, and the code has {value}")
+            self.assertNotRegex(rows[name].strip("`")[len(value.strip("`")):], r"\d", f"{name}: a number that this test does not know")
+        # "Calls that run are not cut, however long", and of pings the third that is too early ends the connection: abuse_test.py.
+        self.assertEqual(fixed, {"MAX_CONNECTION_AGE_GRACE_MS": 1 << 31, "HTTP2_MAX_PING_STRIKES": 2}, "tell it in the table")
+
+
+class WhatIsThere(unittest.TestCase):
+    """The README's table of what is there has the counts and the names of the reference."""
+    FAMILIES = {"llama": "Llama 2/3.x, Mistral", "qwen2": "Qwen 2/2.5/3", "qwen3": "Qwen 2/2.5/3", "qwen3moe": "Qwen 2/2.5/3 and its experts", "gemma2": "Gemma 2/3", "gemma3": "Gemma 2/3", "phi3": "Phi 3",
+                "gptneox": "GPT-NeoX", "gptj": "GPT-J", "gpt2": "GPT-2", "opt": "OPT", "bloom": "BLOOM"}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.now = {name: (there, lacks) for name, there, lacks in rows_of("README.md", "## What is there, and what is not")}
+
+    def names(self, page, heading):
+        return [row[0].strip("`") for row in rows_of(f"docs/reference/{page}.md", f"## {heading}")]
+
+    def test_models_are_those_of_the_page(self):
+        there, lacks = self.now["models"]
+        self.assertEqual(list(self.FAMILIES), self.names("models", "Families"), "say in the README that it is there")
+        for words in self.FAMILIES.values():
+            self.assertIn(words, there)
+        formats = self.names("models", "Formats")
+        plain = re.search(r"beside (F32), (F16) and (BF16),", there).groups()
+        self.assertLess(set(plain), set(formats))
+        self.assertIn(f"[{len(formats) - len(plain)} quantised types](docs/reference/models.md#formats)", there)
+        self.assertIn(f"the IQ types but {' '.join(each for each in formats if each.startswith('IQ'))}", f"{lacks}.")
+
+    def test_policies_are_those_of_the_page(self):
+        there, _ = self.now["policies"]
+        scorers, modifiers, allocations = (re.findall(r"\[(\w+)\]", " ".join(self.names("policies", heading))) for heading in ("Scorers", "Modifiers", "Allocations"))
+        count, listed, rest = re.match(r"\[(\d+) scorers\]\(docs/reference/policies\.md\): ([^;]*); (.*)", there).groups()
+        self.assertEqual((int(count), sorted(re.findall(r"`(\w+)`", listed))), (len(scorers), sorted(scorers)))
+        self.assertEqual([name.lower() for name in re.match(r"(\w+) and (\w+);", rest).groups()], [name.replace("_", "") for name in modifiers])
+        self.assertEqual(["uniform", *re.findall(r"`(\w+)`", re.search(r"budgets shared evenly, (.*)", rest)[1])], allocations)
+
+    def test_the_cache_holds_what_the_api_has(self):
+        (types,) = [each for each in proto.read(ROOT / "proto/ebb/v1/policy.proto").types if each.name == "KvType"]
+        there, _ = self.now["cache"]
+        self.assertEqual(there.split(";")[0].split(", "), [name.removeprefix("KV_TYPE_") for name, *_ in types.values[1:]])
+
+    def test_machines_are_those_of_the_configuration(self):
+        there, _ = self.now["machines"]
+        plain = there.lower().replace("-512", "512")
+        allowed = {row[0].strip("`"): re.findall(r"`(\w+)`", row[3] + "`") for row in rows_of("docs/reference/config.md", "## model")}
+        self.assertGreater(len(allowed["model.isa"]), 5)
+        for isa in allowed["model.isa"]:
+            self.assertEqual(re.sub(r"scalar|avx2|avx512|vnni|amx|bf16", "", isa), "", "say in the README that it is there")
+            for part in re.findall(r"scalar|avx2|avx512|vnni|amx|bf16", isa):
+                self.assertIn(part, plain)
+        self.assertIn(re.search(r"`model\.worker: (\w+)`", there)[1], allowed["model.worker"])
+
+
 class Policies(unittest.TestCase):
-    """The README's table has the numbers of the pages that measured them."""
+    """The README's table has the numbers of the pages that measured them, and the papers of the policies' own."""
 
     def test_quality_is_as_measured(self):
         measured = {(policy, budget): cells for policy, budget, *cells in rows_of("docs/benchmarks/quality.md", "## All scorers, modifiers and budgets")}
         shown = rows_of("README.md", "## Which policy")
         self.assertGreater(len(shown), 5)
-        for policy, _, _, _, divergence, *recalled in shown:
+        for policy, _, _, _, _, divergence, *recalled in shown:
             with self.subTest(policy):
                 prefill, stream, again, _, kl, *_ = (cell.split(" ")[0] for cell in measured[policy, "-" if policy == "full" else "256"])
                 self.assertEqual([divergence, *recalled], [kl, prefill, stream, again])
+
+    def test_papers_are_those_of_the_pages(self):
+        for policy, _, paper, *_ in rows_of("README.md", "## Which policy"):
+            with self.subTest(policy):
+                name, _, setting = policy.partition(":")
+                (origin,) = re.findall(r"^## Paper\n\n(.*)$", (ROOT / f"docs/reference/policies/{name}.md").read_text(encoding="utf-8"), re.MULTILINE)
+                link = re.search(r"\[arXiv:(\S+)\](\(\S+\))", origin)
+                self.assertEqual(paper, f"[{link[1]}]{link[2]}{', reversed' if setting else ''}" if link else "")
 
     def test_cost_is_as_measured(self):
         now = (ROOT / "docs/benchmarks/policy_cost.md").read_text(encoding="utf-8").split("\n## Now\n")[1].split("\n## ")[0]
         blocks = re.findall(r"^perf05\.gguf .* batch 1, .*\n((?:.+\n)+)", now, re.MULTILINE)
         measured = dict(re.findall(r"^(\w\S*) +\+([\d.]+) %", "".join(blocks), re.MULTILINE))
-        for policy, _, _, cost, *_ in rows_of("README.md", "## Which policy"):
+        for policy, _, _, _, cost, *_ in rows_of("README.md", "## Which policy"):
             with self.subTest(policy):
                 name = policy.split(":")[0]
                 self.assertEqual(cost.removesuffix(" %"), {"full": "", "streaming": "0: the others are compared with it"}.get(name, measured.get(name, "not measured")))
 
     def test_memory_is_as_reckoned(self):
-        for policy, _, memory, *_ in rows_of("README.md", "## Which policy"):
+        for policy, _, _, memory, *_ in rows_of("README.md", "## Which policy"):
             info = subprocess.run([BIN / "ebb-lab", "info", ROOT / "models/ebb-tiny-q8_0.gguf", "--sessions=1",
                                    f"--budget={1024 if policy == 'full' else 256}"], capture_output=True, text=True, check=True).stdout
             (caches,) = re.findall(r"^caches +(\d+) bytes", info, re.MULTILINE)

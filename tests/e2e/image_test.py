@@ -286,6 +286,7 @@ class Compose(unittest.TestCase):
     def test_every_service_may_do_little(self):
         for name, service in self.services.items():
             with self.subTest(name):
+                self.assertIs(service.get("read_only"), True)
                 self.assertEqual(service["cap_drop"], ["ALL"])
                 self.assertEqual(service["security_opt"], ["no-new-privileges:true"])
                 self.assertIn("mem_limit", service)

@@ -22,6 +22,12 @@ def blocks(page, kind):
     return [block for each, block in fences(page) if each == kind]
 
 
+def spans(page):
+    """What stands between backquotes within sentences and tables."""
+    text = re.sub(r"^( *)```\w*\n.*?^\1```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"`([^`]+)`", text)
+
+
 def commands(page):
     for block in blocks(page, "sh"):
         for line in block.replace("\\\n", " ").splitlines():

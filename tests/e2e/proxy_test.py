@@ -484,8 +484,61 @@ class Envoy(unittest.TestCase):
 
     def test_its_limits_are_haproxys(self):
         theirs = haproxy.CONFIG.read_text(encoding="utf-8")
-        self.assertEqual(self.http["http2_protocol_options"]["max_concurrent_streams"],
-                         int(re.search(r"max-concurrent-streams (\d+)", theirs)[1]))
+        told = {name: value for name, value in re.findall(r"^    ([\w.-]+(?: [a-z-]+)?) (\d\w*)$", theirs.partition("frontend")[0], re.MULTILINE)}
+
+        def seconds(text):
+            return int(text[:-1]) * {"s": 1, "m": 60}[text[-1]]
+        for http in (self.http, self.openai):
+            http2 = http["http2_protocol_options"]
+            self.assertEqual((http2["max_concurrent_streams"], http2["hpack_table_size"], http["max_request_headers_kb"] * 1024),
+                             tuple(int(told[f"tune.{name}"]) for name in ("h2.max-concurrent-streams", "h2.header-table-size", "bufsize")))
+            self.assertEqual(seconds(http["stream_idle_timeout"]), seconds(told["timeout client"]))
+            self.assertEqual(seconds(http["common_http_protocol_options"]["idle_timeout"]), seconds(told["timeout http-keep-alive"]))
+        for listener in self.config["static_resources"]["listeners"]:
+            self.assertEqual(listener["per_connection_buffer_limit_bytes"], int(told["tune.bufsize"]))
+            (chain,) = listener["filter_chains"]
+            lowest = chain["transport_socket"]["typed_config"]["common_tls_context"]["tls_params"]["tls_minimum_protocol_version"]
+            self.assertEqual(lowest.replace("_", "."), re.search(r"ssl-min-ver (\S+)", theirs)[1])
+        self.assertEqual(self.most(), int(told["maxconn"]))
+        (check,) = self.cluster["health_checks"]
+        for cluster in (self.cluster, self.openai_cluster):
+            self.assertEqual((cluster["connect_timeout"], cluster["health_checks"]), (told["timeout connect"], [check]))
+        self.assertEqual((check["interval"], check["unhealthy_threshold"], check["healthy_threshold"], check["timeout"]),
+                         (*((each if each.endswith("s") else int(each)) for each in re.search(r"inter (\S+) fall (\d+) rise (\d+) ", theirs).groups()), re.search(r"timeout check (\S+)", theirs)[1]))
+
+    def most(self):
+        """Connections of all clients."""
+        monitors = [each["typed_config"] for each in self.config["overload_manager"]["resource_monitors"]]
+        return next(each["max_active_downstream_connections"] for each in monitors if "max_active_downstream_connections" in each)
+
+    def test_its_limits_are_as_told(self):
+        page = (ROOT / "docs/how-to/put-a-proxy-in-front.md").read_text(encoding="utf-8").split("\n## Envoy\n")[1].split("\n## ")[0]
+        page = " ".join(page.split())
+        told = []
+        for http in (self.http, self.openai):
+            (limit,) = [each["typed_config"] for each in http["http_filters"] if each["name"] == "envoy.filters.http.local_ratelimit"]
+            bucket = limit["token_bucket"]
+            self.assertEqual((bucket["tokens_per_fill"], bucket["fill_interval"]), (bucket["max_tokens"], "10s"), "so many, and no more, in ten seconds")
+            for name in ("filter_enabled", "filter_enforced"):
+                self.assertEqual(limit[name]["default_value"], {"numerator": 100, "denominator": "HUNDRED"})
+            self.assertEqual(http["common_http_protocol_options"]["headers_with_underscores_action"], "REJECT_REQUEST")
+        told.append(f"Its bound on calls, {bucket['max_tokens']:,} in ten seconds,")
+        told.append(f"Behind it stands another: {self.most():,} connections,")
+        heap, *_ = [each["typed_config"] for each in self.config["overload_manager"]["resource_monitors"]]
+        (action,) = self.config["overload_manager"]["actions"]
+        (trigger,) = action["triggers"]
+        self.assertEqual((action["name"], trigger["name"], heap["max_heap_size_bytes"]), ("envoy.overload_actions.stop_accepting_requests", "envoy.resource_monitors.fixed_heap", 1 << 30))
+        told.append(f"no new calls when its own memory is at {trigger['threshold']['value']:.0%} of a gibibyte.".replace("%", " %"))
+        (whole,) = [each["typed_config"]["max_request_bytes"] for each in self.openai["http_filters"] if each["name"] == "envoy.filters.http.buffer"]
+        default = re.search(r"uint64 message_size_max = .*?default: \"(\d+)MiB\"", (ROOT / "proto/ebb/config/v1/config.proto").read_text(encoding="utf-8"), re.DOTALL)
+        self.assertEqual(whole, int(default[1]) << 20, "as much as the server takes")
+        self.assertEqual(self.openai["request_timeout"], "10s")
+        told.append(f"it reads the whole of a request, up to {whole >> 20} MiB, which has ten seconds,")
+        (version,) = re.findall(r"^# Envoy ([\d.]+) or later", (ROOT / "deploy/envoy/envoy.yaml").read_text(encoding="utf-8"))
+        told.append(f"the same for Envoy {version} or later,")
+        for sentence in told:
+            self.assertIn(sentence, page)
+        self.assertEqual(len(re.findall(r"\d[\d.,]*\d|\d", page)), sum(len(re.findall(r"\d[\d.,]*\d|\d", sentence)) for sentence in told), "a number that this test does not know")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The readers behind scripts/docs: what they take from a source, and what they refuse to pass over in silence; and what is written. And that the
-page of log lines has all of them."""
+page of log lines has all of them, and that what is shipped has one version."""
 import contextlib
 import io
 import re
@@ -165,6 +165,17 @@ class Generated(unittest.TestCase):
         self.assertEqual(self.settle(files, check=False), (0, ["folder/new written", "old written", "gone removed"]))
         self.assertEqual({path.name: path.read_text() for path in self.root.rglob("*") if path.is_file()}, {"new": "new", "old": "young", "same": "same"})
         self.assertEqual(self.settle(files, check=True), (0, []))
+
+
+class Versions(unittest.TestCase):
+    """Everything that is shipped has one version."""
+    WHERE = {"CMakeLists.txt": r"^project\(ebb VERSION (\S+) ", "deploy/helm/ebb/Chart.yaml": r"^(?:version|appVersion): (\S+)$", "docker/Dockerfile": r"^ARG VERSION=(\S+)$",
+             "client/python/pyproject.toml": r'^version = "(.*)"$', "client/node/package.json": r'^  "version": "(.*)",$'}
+
+    def test_are_equal(self):
+        found = {path: re.findall(pattern, (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE) for path, pattern in self.WHERE.items()}
+        (version,) = found["CMakeLists.txt"]
+        self.assertEqual(found, {path: [version] * (2 if path.endswith("Chart.yaml") else 1) for path in self.WHERE})
 
 
 class LogPage(unittest.TestCase):

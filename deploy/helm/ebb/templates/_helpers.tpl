@@ -194,6 +194,10 @@ httpGet: {path: {{ index . 2 }}, port: http}
 {{- fail "config.openai.tls is on, which needs secrets.tls or certificate.issuerRef" -}}
 {{- end -}}
 {{- $_ := set $config "openai" (merge (dict "listen" (printf "0.0.0.0:%d" (int .))) (default dict $config.openai)) -}}
+{{- else -}}
+{{- if $config.openai -}}
+{{- fail "config.openai is set, and there is no port that it is about: set ports.openai" -}}
+{{- end -}}
 {{- end -}}
 {{- if .Values.experiments -}}
 {{- $_ := set $config "experiments" (merge (dict "file" "/etc/ebb/experiments.json") (default dict $config.experiments)) -}}
@@ -206,6 +210,11 @@ httpGet: {path: {{ index . 2 }}, port: http}
 {{- if .Values.model.file -}}
 {{- $_ := required "model.file names a file of a volume: set model.existingClaim, or model.claimSize" (include "ebb.models" .) -}}
 {{- $_ := set $config "model" (merge (dict "path" (printf "/models/%s" .Values.model.file)) (default dict $config.model)) -}}
+{{- else if include "ebb.models" . -}}
+{{- /* Else the built-in model would be served in silence. */ -}}
+{{- if not (contains "/models/" (list $config .Values.extra.args .Values.extra.env | toJson)) -}}
+{{- fail (printf "model.%s is set, and no file of that volume is served: name it in model.file, or below /models/ in config.models" (ternary "existingClaim" "claimSize" (empty .Values.model.claimSize))) -}}
+{{- end -}}
 {{- end -}}
 {{- with get (dict "cuda" "cuda" "rocm" "hip") .Values.accelerator.kind -}}
 {{- $_ := set $config "model" (merge (default dict $config.model) (dict "worker" .)) -}}
