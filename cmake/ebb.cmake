@@ -1,6 +1,7 @@
 # Five verbs, so that no folder sets a compiler flag of its own.
 #
-#   ebb_library(name SOURCES a.cc ... LINKS dep ... APART)        APART: files that cannot be compiled together, as their names collide
+#   ebb_library(name SOURCES a.cc ... LINKS dep ... APART COLD)   APART: files that cannot be compiled together, as their names collide;
+#                                                                 COLD: little time is spent in it, so that sanitizer builds do not optimise it
 #   ebb_binary(name SOURCES main.cc ... LINKS dep ...)            goes to EBB_BIN_DIR
 #   ebb_test(name SOURCES a_test.cc ... LINKS dep ... LABEL unit) each TEST is a ctest of its own: `unit/Suite.Sentence`
 #   ebb_test_objects(name SOURCES ... LINKS dep ...)              tests that two programs run: ebb_test(... OBJECTS name LABEL unit)
@@ -18,11 +19,12 @@ if(EBB_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${EBB_CCACHE})
 endif()
 
+find_program(EBB_LLD ld.lld) # a quarter of the time that ld takes; what is shipped is ld's
+
 # The sanitizer is set for every target, generated code included, so that no object mixes with another kind.
 if(EBB_SANITIZE)
   add_compile_options(-fsanitize=${EBB_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${EBB_SANITIZE})
-  find_program(EBB_LLD ld.lld) # a quarter of the time that ld takes
   if(EBB_LLD)
     add_link_options(-fuse-ld=lld)
   endif()
@@ -59,7 +61,7 @@ if(EBB_SANITIZE)
     "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
   add_compile_definitions(GTEST_HAS_PTHREAD=1) # as GTest's own target says, which not all of ours link
   file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/headers.cc CONTENT "")
-  foreach(headers ebb_headers ebb_test_headers)
+  foreach(headers ebb_headers ebb_unoptimised_headers)
     add_library(${headers} OBJECT ${CMAKE_BINARY_DIR}/headers.cc)
     target_link_libraries(${headers} PRIVATE ebb_flags gRPC::grpc++ protobuf::libprotobuf GTest::gmock)
     target_precompile_headers(${headers} PRIVATE
@@ -71,7 +73,7 @@ if(EBB_SANITIZE)
       <absl/time/time.h> <absl/types/span.h>
       <gmock/gmock.h> <google/protobuf/struct.pb.h> <grpcpp/grpcpp.h> <gtest/gtest.h> <nlohmann/json.hpp>)
   endforeach()
-  target_compile_options(ebb_test_headers PRIVATE -O0)
+  target_compile_options(ebb_unoptimised_headers PRIVATE -O0)
 endif()
 
 # With EBB_SANITIZE, compiles a target behind the headers of another that has the same options.
@@ -94,10 +96,15 @@ function(ebb_together name)
 endfunction()
 
 function(ebb_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "APART" "" "SOURCES;LINKS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "APART;COLD" "" "SOURCES;LINKS")
   add_library(${name} STATIC ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ebb_flags PUBLIC ${arg_LINKS})
-  ebb_precompiled(${name} ebb_headers)
+  if(arg_COLD AND EBB_SANITIZE)
+    target_compile_options(${name} PRIVATE -O0)
+    ebb_precompiled(${name} ebb_unoptimised_headers)
+  else()
+    ebb_precompiled(${name} ebb_headers)
+  endif()
   if(NOT arg_APART)
     ebb_together(${name})
   endif()
@@ -130,11 +137,14 @@ function(ebb_test name)
   add_executable(${name} ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${name} PRIVATE ebb_flags ${arg_LINKS} GTest::gmock_main)
+  if(EBB_LLD)
+    target_link_options(${name} PRIVATE -fuse-ld=lld)
+  endif()
   ebb_together(${name})
   if(arg_LABEL MATCHES "unit|integration") # what they say themselves is short, and optimising it takes most of the build
     target_compile_options(${name} PRIVATE -O0)
     set_target_properties(${name} PROPERTIES EBB_UNFORTIFIED ON)
-    ebb_precompiled(${name} ebb_test_headers)
+    ebb_precompiled(${name} ebb_unoptimised_headers)
   else()
     ebb_precompiled(${name} ebb_headers)
   endif()
