@@ -179,7 +179,8 @@ void AddAttention(Command bench, cli::Shell& shell) {
       "Each step is over other lanes, as many as fill --read-mib, so that K and V come from memory; the rows\n"
       "'cache' are one lane a thread, over and over. share: bytes of K and V by the rate of plain reading from the\n"
       "same place in the same round. observed: every slot's attention is reported (what h2o goes by). positions in\n"
-      "no order: slots have theirs as a cache has them in which tokens took the places of others.");
+      "no order: slots have theirs as a cache has them in which tokens took the places of others.\n"
+      "Example:\n  ebb bench attention --slots 4096 --kv-dtype bf16,int8");
   command.callback([&shell, common, options] { Check(shell, RunAttention(shell, *common, *options)); });
 }
 

@@ -24,7 +24,8 @@ void AddBatch(Command bench, cli::Shell& shell) {
       "sessions beside ones that keep everything, at some depths and, between them in straight lines, over all of\n"
       "it. With --compare shift: beside the same sessions in a cache that keeps its tokens in order, in which all\n"
       "behind the one that leaves (with streaming the first behind the sinks, else any) move down by one, in each\n"
-      "lane at every step, while the lane is in the core's cache: a shift costs its bytes and nothing else.");
+      "lane at every step, while the lane is in the core's cache: a shift costs its bytes and nothing else.\n"
+      "Example:\n  ebb bench batch models/ebb-tiny-q8_0.gguf --sessions 1,8,64");
   command.callback([&shell, common, options] { Check(shell, RunSteps(shell, "batch", *common, *options)); });
 }
 

@@ -62,6 +62,10 @@ void AddBench(Command app, cli::Shell& shell) {
   bench.fallthrough();
   bench.require_subcommand(1);
   for (const auto add : kVerbs) add(bench, shell);
+  bench.footer(
+      "Examples:\n"
+      "  ebb bench ceilings\n"
+      "  ebb bench decode models/ebb-tiny-q8_0.gguf --policy h2o");
 }
 
 }  // namespace ebb::bench

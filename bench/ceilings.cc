@@ -93,7 +93,8 @@ void AddCeilings(Command bench, cli::Shell& shell) {
   command.footer(
       "Bytes read per second, by plain sums; operations per second in registers alone, a multiply-add counting two,\n"
       "by the widest instruction of its kind that this CPU has. The clock is that of additions that wait for each\n"
-      "other. Medians over the rounds, with quartiles.");
+      "other. Medians over the rounds, with quartiles.\n"
+      "Example:\n  ebb bench ceilings --threads 1");
   command.callback([&shell, common] { Check(shell, RunCeilings(shell, *common)); });
 }
 

@@ -16,7 +16,8 @@ void AddDecode(Command bench, cli::Shell& shell) {
       "roofline: bytes of weights, as the file has them, and of K and V, by the bandwidth measured in the same\n"
       "round; or operations of the matrices by their own ceiling, where that is longer. share: roofline by the time\n"
       "of a step. A model that fits the last cache may be read faster than memory. Steps give logits and do not\n"
-      "sample.");
+      "sample.\n"
+      "Example:\n  ebb bench decode models/ebb-tiny-q8_0.gguf --policy h2o --compare full");
   command.callback([&shell, common, options] { Check(shell, RunSteps(shell, "decode", *common, *options)); });
 }
 

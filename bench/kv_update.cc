@@ -163,7 +163,8 @@ void AddKvUpdate(Command bench, cli::Shell& shell) {
       "in place: the engine's own write over the slots of who leaves, from float32. shift and append: rows of\n"
       "tokens in order; runs that stay are moved down (memmove), new rows appended. concatenate: what stays and the\n"
       "new rows are gathered into fresh memory. All by the same threads, lane by lane, out of caches. oldest: the\n"
-      "same 4 sinks stay and the oldest after them leave every head; random: any of each head.");
+      "same 4 sinks stay and the oldest after them leave every head; random: any of each head.\n"
+      "Example:\n  ebb bench kv-update --batches 8 --replaced 64");
   command.callback([&shell, common, options] { Check(shell, RunKvUpdate(shell, *common, *options)); });
 }
 

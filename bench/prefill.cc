@@ -92,7 +92,8 @@ void AddPrefill(Command bench, cli::Shell& shell) {
   command.footer(
       "Blocks of 512 tokens. roofline: operations of the matrices by the ceiling of their kind and of causal\n"
       "attention by that of BF16 (of float32 where K and V are not BF16), all measured in the same round; BF16 by\n"
-      "dot products or as float32, whichever is faster here. share: roofline by the time.");
+      "dot products or as float32, whichever is faster here. share: roofline by the time.\n"
+      "Example:\n  ebb bench prefill models/ebb-tiny-q8_0.gguf --tokens 512,2048");
   command.callback([&shell, common, options] { Check(shell, RunPrefill(shell, *common, *options)); });
 }
 

@@ -218,7 +218,8 @@ void AddServe(Command bench, cli::Shell& shell) {
       "TTFT: from when a request was due (open loop) or sent (closed) to its first token. ITL: between two messages\n"
       "of an answer. TPOT: from the first message to the last, by the tokens after the first. good/s: requests per\n"
       "second whose TTFT and TPOT keep the limits. What the clients take of the machine they share with a server is\n"
-      "part of it.");
+      "part of it.\n"
+      "Example:\n  ebb bench serve --rate 2,4 --prompt-tokens 512");
   command.callback([&shell, options] { RunServe(shell, *options); });
 }
 

@@ -192,7 +192,8 @@ void AddSpeculate(Command bench, cli::Shell& shell) {
       "repetitive: a sentence eight times, gone on with greedily. ordinary: a paragraph, gone on with at temperature\n"
       "1. tokens/s: from an answer's first token to its last, summed over the clients; medians over rounds. ratio:\n"
       "with by without, of each round. Every answer with drafts is compared with the one without, and another one is\n"
-      "an error.");
+      "an error.\n"
+      "Example:\n  ebb bench speculate --clients 1,4");
   command.callback([&shell, options] { RunSpeculate(shell, *options); });
 }
 

@@ -126,7 +126,8 @@ void AddVerify(Command bench, cli::Shell& shell) {
   command.footer(
       "run: one step with every session's draft, and the logits of all its tokens. evict and insert: all of them are\n"
       "accepted, each takes the slot of one that the policy lets go, and the scorer hears what it attends to. to the\n"
-      "first row: the time by tokens against that of the first of --tokens, in the same round.");
+      "first row: the time by tokens against that of the first of --tokens, in the same round.\n"
+      "Example:\n  ebb bench verify models/ebb-tiny-q8_0.gguf --policies h2o --tokens 4,16");
   command.callback([&shell, common, options] { Check(shell, RunVerify(shell, *common, *options)); });
 }
 

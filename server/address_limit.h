@@ -28,6 +28,8 @@ std::string NameOfPeer(const sockaddr_storage& peer);
 struct ConnectionLimits {
   size_t at_once = 0;
   int64_t begun_a_minute = 0;
+
+  bool operator==(const ConnectionLimits&) const = default;
 };
 
 enum class Admission { kAdmitted, kTooMany, kTooOften };

@@ -65,6 +65,8 @@ struct LiveOptions {
   absl::Duration reader_patience = absl::Seconds(60);  // a stream whose reader takes nothing for so long ends
   int32_t queue_max = 4096;                            // calls that wait or run; >= 1
   int64_t snapshot_every = 1024;  // tokens of a session's journal before a snapshot takes its place; >= 1
+
+  bool operator==(const LiveOptions&) const = default;
 };
 
 struct DispatcherOptions {

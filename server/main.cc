@@ -27,9 +27,9 @@
 #include "server/address.h"
 #include "server/config.h"
 #include "server/config_file.h"
-#include "server/convert_tenant.h"
 #include "server/drain.h"
 #include "server/library_logs.h"
+#include "server/live_config.h"
 #include "server/log.h"
 #include "server/low_priority.h"
 #include "server/server.h"
@@ -116,10 +116,6 @@ absl::Status SetAccess(const config::v1::Config& config, ServerOptions& options)
   return absl::OkStatus();
 }
 
-LogLevel LevelFrom(const config::v1::Config& config) {
-  return ParseLogLevel(config.log().level()).value_or(LogLevel::kInfo);
-}
-
 // A page has no client certificate to show: where callers need one there is no console, unless it is asked for, which
 // is refused. REQUIRES: the listening addresses and what SetAccess sets are set.
 absl::Status SetConsole(const config::v1::Server& config, ServerOptions& options) {
@@ -167,8 +163,6 @@ absl::Status SetOpenAi(const config::v1::OpenAi& config, ServerOptions& options)
   return absl::OkStatus();
 }
 
-std::string DeviceKind(const std::string& worker) { return worker == "cpu" ? "" : worker; }
-
 KvType KvTypeFrom(const std::string& name) {
   static constexpr std::pair<std::string_view, KvType> kTypes[] = {
       {"f32", KvType::kF32}, {"f16", KvType::kF16}, {"int8", KvType::kInt8}, {"fp8", KvType::kFp8}};
@@ -182,45 +176,13 @@ ProductsBy ProductsFrom(const std::string& name) {
   return name == "own" ? ProductsBy::kOwn : name == "library" ? ProductsBy::kLibrary : ProductsBy::kAuto;
 }
 
-ModelTable ModelsFrom(const config::v1::Config& config) {
-  ModelTable models;
-  for (const auto& [name, model] : config.models()) {
-    models[name] = {.path = model.path(),
-                    .calibration_path = model.calibration(),
-                    .head_gates_path = model.head_gates(),
-                    .threads = static_cast<int32_t>(model.threads()),
-                    .arena_bytes = static_cast<int64_t>(model.arena()),
-                    .accuracy = model.accuracy() == "exact" ? Accuracy::kExact : Accuracy::kFast,
-                    .worker = DeviceKind(model.worker()),
-                    .gpu_device = static_cast<int32_t>(model.gpu_device()),
-                    .gpu_arena_bytes = static_cast<int64_t>(model.gpu_arena())};
-  }
-  return models;
-}
-
-LiveOptions LiveFrom(const config::v1::Config& config) {
-  return {.ttft_target = ToDuration(config.scheduling().ttft_target()),
-          .inter_token_target = ToDuration(config.scheduling().inter_token_target()),
-          .measure_every = static_cast<int32_t>(config.quality().measure_every()),
-          .shadow = {.share = config.quality().shadow_share(),
-                     .tokens_max = static_cast<int32_t>(config.quality().shadow_tokens_max())},
-          .sessions_max = static_cast<int32_t>(config.cache().sessions_max()),
-          .watchers_max = static_cast<int32_t>(config.server().watchers_max()),
-          .reader_patience = ToDuration(config.server().reader_patience()),
-          .queue_max = static_cast<int32_t>(config.scheduling().queue_max()),
-          .snapshot_every = static_cast<int64_t>(config.store().snapshot_every())};
-}
-
-ConnectionLimits ConnectionLimitsFrom(const config::v1::Server& config) {
-  return {.at_once = config.connections_per_address(), .begun_a_minute = config.new_connections_per_address()};
-}
-
 absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
+  LiveConfig live = LiveFrom(config);
   ServerOptions options = {.message_bytes_max = static_cast<int64_t>(config.server().message_size_max()),
                            .plan_bytes_max = static_cast<int64_t>(config.server().plan_size_max()),
                            .stream_buffer = config.server().stream_buffer(),
                            .connection_age_max = ToDuration(config.server().connection_age_max()),
-                           .of_an_address = ConnectionLimitsFrom(config.server()),
+                           .of_an_address = live.of_an_address,
                            .keepalive = ToDuration(config.server().keepalive()),
                            .model_name = config.model().name(),
                            .store_dir = config.store().dir(),
@@ -275,9 +237,9 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   options.draft = {.path = config.model().draft(),
                    .budget = static_cast<int32_t>(config.model().draft_budget()),
                    .arena_bytes = static_cast<int64_t>(config.model().draft_arena())};
-  options.models = ModelsFrom(config);
-  options.work = {.live = LiveFrom(config), .step_rows_max = static_cast<int32_t>(config.scheduling().rows_max())};
-  options.work.tenants = TenantsFrom(config);
+  options.models = std::move(live.models);
+  options.work = {.live = live.work, .step_rows_max = static_cast<int32_t>(config.scheduling().rows_max())};
+  options.work.tenants = std::move(live.tenants);
   if (!config.experiments().file().empty()) {
     options.experiments = {.path = config.experiments().file(), .reload = ToDuration(config.experiments().reload())};
   }
@@ -296,16 +258,18 @@ void AllowFiles() {
 ConfigFile::Steps StepsOf(Server& server) {
   return {.check =
               [&server](const config::v1::Config& now) {
-                EBB_TRY(server.CheckModels(ModelsFrom(now)));
-                return server.CheckTenants(TenantsFrom(now));
+                const LiveConfig live = LiveFrom(now);
+                EBB_TRY(server.CheckModels(live.models));
+                return server.CheckTenants(live.tenants);
               },
           .take =
               [&server](const config::v1::Config& now) {
-                EBB_TRY(server.SetTenants(TenantsFrom(now)));
-                EBB_TRY(server.SetModels(ModelsFrom(now), ToDuration(now.server().drain_timeout())));
-                server.SetLive(LiveFrom(now));
-                server.SetConnectionLimits(ConnectionLimitsFrom(now.server()));
-                SetLogLevel(LevelFrom(now));
+                const LiveConfig live = LiveFrom(now);
+                EBB_TRY(server.SetTenants(live.tenants));
+                EBB_TRY(server.SetModels(live.models, live.drain_timeout));
+                server.SetLive(live.work);
+                server.SetConnectionLimits(live.of_an_address);
+                SetLogLevel(live.log_level);
                 return absl::OkStatus();
               }};
 }
@@ -321,8 +285,8 @@ class GrpcLibrary {
 
 int Serve(const CommandLine& line, const LoadedConfig& loaded) {
   const config::v1::Config& config = loaded.config;
-  const auto log = StartLog(
-      {.level = LevelFrom(config), .format = ParseLogFormat(config.log().format()).value_or(LogFormat::kText)});
+  const auto log = StartLog({.level = LiveFrom(config).log_level,
+                             .format = ParseLogFormat(config.log().format()).value_or(LogFormat::kText)});
   if (!log.ok()) return Fail(kCannotStart, log.status());
   const LibraryLogs library_logs;
   for (const std::string& warning : loaded.warnings) LogWarn("config", {}, warning);
@@ -371,7 +335,7 @@ int Serve(const CommandLine& line, const LoadedConfig& loaded) {
   const int signal = WaitForStopSignal([&] { (*server)->Reload(); });
   LogInfo("draining", {{"signal", signal}}, "running calls may finish; another signal stops them at once");
   const config::v1::Config in_force = file ? file->in_force() : config;
-  (*server)->Drain(ToDuration(in_force.server().drain_timeout()));
+  (*server)->Drain(LiveFrom(in_force).drain_timeout);
   LogInfo("stopped");
   return kDone;
 }

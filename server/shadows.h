@@ -35,6 +35,8 @@ namespace ebb {
 struct ShadowOptions {
   double share = 0;           // of sessions, 0 .. 1
   int32_t tokens_max = 4096;  // a shadow's length limit, >= 1: it reserves as many slots per lane when it begins
+
+  bool operator==(const ShadowOptions&) const = default;
 };
 
 // Whether a session of this id is among the sampled: a hash of the id, so the same on every server. `share` 0: none; 1:

@@ -67,6 +67,10 @@ void AddCache(Command app, Shell& shell) {
       .one_of({"kept", "score"})
       .capture_default_str();
   command.add_option("--png", flags->png, "Also write the map to this file, as a PNG").type_name("FILE");
+  command.footer(
+      "Examples:\n"
+      "  ebb cache tour --layer 0\n"
+      "  ebb cache tour --shade score --png tour.png");
   command.callback([&shell, flags] { Describe(shell, *flags); });
 }
 

@@ -278,6 +278,7 @@ void AddDemo(Command app, Shell& shell) {
   auto count = std::make_shared<uint32_t>(8);
   command.add_option("--cases", *cases, "The model's file of cases").capture_default_str();
   command.add_option("--dialogues", *count, "How many of its dialogues").capture_default_str().range(1, 50);
+  command.footer("Example:\n  ebb demo --dialogues 16");
   command.callback([&shell, cases, count] { Demo(shell, *cases, *count).Run(); });
 }
 

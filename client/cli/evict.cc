@@ -24,7 +24,11 @@ void AddEvict(Command app, Shell& shell) {
   command.add_option("--scorer", flags->scorer, "Whose scores decide with --keep; default: the session's own")
       .needs(keep);
   command.add_flag("--dry-run", flags->dry_run, "Say what would leave, change nothing");
-  command.footer("Exact slots per lane can be named through the API (EvictRequest.slots).");
+  command.footer(
+      "Exact slots per lane can be named through the API (EvictRequest.slots).\n"
+      "Examples:\n"
+      "  ebb evict tour --range 10 40\n"
+      "  ebb evict tour --keep 128 --scorer h2o --dry-run");
   command.callback([&shell, flags] {
     client::Client client = shell.Connect();
     v1::EvictRequest request;

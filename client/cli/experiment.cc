@@ -130,6 +130,7 @@ void AddStop(Command parent, Shell& shell) {
   const Command command = parent.add_subcommand("stop", "Assign nobody more; open sessions keep their policies");
   auto name = std::make_shared<std::string>();
   command.add_option("name", *name).required();
+  command.footer("Example:\n  ebb experiment stop h2o-at-256");
   command.callback([&shell, name] {
     client::Client client = shell.Connect();
     v1::Experiment experiment;
@@ -143,6 +144,7 @@ void AddRamp(Command parent, Shell& shell) {
   auto ramp = std::make_shared<double>(0);
   command.add_option("name", *name).required();
   command.add_option("share", *ramp, "From 0 to 1").required();
+  command.footer("Example:\n  ebb experiment ramp h2o-at-256 0.5");
   command.callback([&shell, name, ramp] {
     client::Client client = shell.Connect();
     v1::Experiment experiment;
@@ -167,6 +169,10 @@ void AddResults(Command parent, Shell& shell) {
       .delimiter(',')
       .allow_extra_args(false)
       .type_name("SERVER");
+  command.footer(
+      "Examples:\n"
+      "  ebb experiment results h2o-at-256\n"
+      "  ebb experiment results h2o-at-256 --from 10.0.0.1:7700,10.0.0.2:7700");
   command.callback([&shell, flags] {
     if (!flags->from.empty()) {
       const auto sum = SumOver(shell, flags->from, ExperimentName(flags->name));
@@ -195,6 +201,10 @@ void AddReport(Command parent, Shell& shell) {
   outcome.add_flag("--down", flags->down, "Somebody did not");
   outcome.require_option(1);
   command.add_option("--request-id", flags->request_id, "A repeated report with the same one counts once");
+  command.footer(
+      "Examples:\n"
+      "  ebb experiment report tour --score 0.8\n"
+      "  ebb experiment report tour --up --request-id visit-17");
   command.callback([&shell, flags] {
     v1::ReportOutcomeRequest request;
     request.set_session(SessionName(flags->session));
@@ -238,7 +248,12 @@ void AddExperiment(Command app, Shell& shell) {
   AddResults(command, shell);
   AddReport(command, shell);
   const Command list = command.add_subcommand("list", "Those that run, and the last that have stopped");
+  list.footer("Example:\n  ebb experiment list --json");
   list.callback([&shell] { List(shell); });
+  command.footer(
+      "Examples:\n"
+      "  ebb experiment list\n"
+      "  ebb experiment results h2o-at-256");
   command.require_subcommand(1);
 }
 

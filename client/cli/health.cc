@@ -11,6 +11,10 @@ void AddHealth(Command app, Shell& shell) {
   command.add_option("service", *service,
                      "liveness or readiness, the two apart; models/NAME; or the full name of one gRPC service, for "
                      "example ebb.v1.InferenceService");
+  command.footer(
+      "Examples:\n"
+      "  ebb health\n"
+      "  ebb health readiness");
   command.callback([&shell, service] {
     client::Client client = shell.Connect();
     std::string answer;

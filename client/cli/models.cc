@@ -42,7 +42,8 @@ void AddModels(Command app, Shell& shell) {
       app.add_subcommand("models", "The server's models: state, sessions, pages; why one could not be loaded");
   command.footer(
       "The first is the one that the server started with, and what calls mean that name no model. Others come and go\n"
-      "with the server's configuration (models.NAME), at `ebb reload`.");
+      "with the server's configuration (models.NAME), at `ebb reload`.\n"
+      "Example:\n  ebb models --json");
   command.callback([&shell] {
     client::Client client = shell.Connect();
     v1::ListModelsResponse response;

@@ -66,6 +66,10 @@ void AddList(Command parent, Shell& shell) {
   list.add_option("name", *name, "One of them: what, when, equation, paper, cost, defaults, parameters");
   auto model = std::make_shared<std::string>();
   AddModel(list, *model, "On whose shape sizes and defaults depend");
+  list.footer(
+      "Examples:\n"
+      "  ebb policy list\n"
+      "  ebb policy list h2o");
   list.callback([&shell, name, model] {
     client::Client client = shell.Connect();
     v1::ListPoliciesRequest request;
@@ -88,6 +92,7 @@ void AddShow(Command parent, Shell& shell) {
   const Command show = parent.add_subcommand("show", "The policy in force on a session");
   auto id = std::make_shared<std::string>();
   show.add_option("id", *id, "Session").required();
+  show.footer("Example:\n  ebb policy show tour");
   show.callback([&shell, id] {
     client::Client client = shell.Connect();
     v1::Session session;
@@ -236,6 +241,10 @@ void AddPolicy(Command app, Shell& shell) {
   AddShow(command, shell);
   AddSet(command, shell);
   AddTry(command, shell);
+  command.footer(
+      "Examples:\n"
+      "  ebb policy list h2o\n"
+      "  ebb policy set tour --policy h2o --budget 128");
 }
 
 }  // namespace ebb::cli

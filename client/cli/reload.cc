@@ -10,7 +10,8 @@ void AddReload(Command app, Shell& shell) {
   command.footer(
       "Its files: that of --config, tokens, certificates, experiments. It takes all of what has changed in them or,\n"
       "with an error in any, nothing. It looks at each by itself, too (server.reload, auth.reload, tls.reload,\n"
-      "experiments.reload).");
+      "experiments.reload).\n"
+      "Example:\n  ebb reload");
   command.callback([&shell] {
     client::Client client = shell.Connect();
     v1::ReloadConfigResponse response;

@@ -68,6 +68,10 @@ void AddCreate(Command parent, Shell& shell) {
   auto end_user = std::make_shared<std::string>();
   command.add_option("--end-user", *end_user, "Who it is for, best a hash: experiments keep them in one arm");
   flags->AddTo(command);
+  command.footer(
+      "Examples:\n"
+      "  ebb sessions create tour --policy h2o --budget 256\n"
+      "  ebb sessions create --ttl 1h30m --end-user 5f0c1d2e3a4b");
   command.callback([&shell, id, flags, block_size, ttl, model, end_user] {
     client::Client client = shell.Connect();
     v1::CreateSessionRequest request;
@@ -88,6 +92,7 @@ void AddGet(Command parent, Shell& shell) {
   const Command command = parent.add_subcommand("get", "One session");
   auto id = std::make_shared<std::string>();
   command.add_option("id", *id).required();
+  command.footer("Example:\n  ebb sessions get tour --json");
   command.callback([&shell, id] {
     client::Client client = shell.Connect();
     v1::Session session;
@@ -111,6 +116,10 @@ void AddDeleteSessions(Command parent, Shell& shell) {
   auto dry_run = std::make_shared<bool>(false);
   command.add_option("id", *ids).required();
   command.add_flag("--dry-run", *dry_run, "Say what would be deleted, and delete nothing");
+  command.footer(
+      "Examples:\n"
+      "  ebb sessions delete tour --dry-run\n"
+      "  ebb sessions delete tour tour-draft");
   command.callback([&shell, ids, dry_run] {
     client::Client client = shell.Connect();
     for (const std::string& id : *ids) {
@@ -178,7 +187,12 @@ void AddSessions(Command app, Shell& shell) {
   AddCreate(command, shell);
   AddGet(command, shell);
   AddDeleteSessions(command, shell);
-  command.add_subcommand("list", "All sessions of the tenant (the default)");
+  const Command list = command.add_subcommand("list", "All sessions of the tenant (the default)");
+  list.footer("Example:\n  ebb sessions list --json");
+  command.footer(
+      "Examples:\n"
+      "  ebb sessions\n"
+      "  ebb sessions create tour --policy streaming --budget 256");
   command.require_subcommand(0, 1);
   command.final_callback([&shell, command] {
     const std::string chosen = command.chosen();

@@ -66,6 +66,10 @@ void AddDeleteSnapshots(Command parent, Shell& shell) {
   auto dry_run = std::make_shared<bool>(false);
   command.add_option("name", *names).required();
   command.add_flag("--dry-run", *dry_run, "Say what would be deleted, and delete nothing");
+  command.footer(
+      "Examples:\n"
+      "  ebb snapshots delete tour-monday --dry-run\n"
+      "  ebb snapshots delete tour-monday");
   command.callback([&shell, names, dry_run] {
     if (*dry_run) return PrintWouldDelete(shell, *names);
     client::Client client = shell.Connect();
@@ -90,6 +94,10 @@ void AddSave(Command app, Shell& shell) {
   command.add_option("name", flags->name,
                      "What to call the snapshot, replacing one of that name; default: as the session");
   command.add_option("--expected-generation", flags->generation, "Refuse if the session's generation is another");
+  command.footer(
+      "Examples:\n"
+      "  ebb save tour\n"
+      "  ebb save tour tour-monday");
   command.callback([&shell, flags] {
     client::Client client = shell.Connect();
     v1::SaveSessionRequest request;
@@ -117,6 +125,10 @@ void AddRestore(Command app, Shell& shell) {
   command.add_option("name", flags->name, "Snapshot").required();
   command.add_option("id", flags->id, "What to call the session; default: chosen by the server");
   AddModel(command, flags->model, "The model that the snapshot was made with");
+  command.footer(
+      "Examples:\n"
+      "  ebb restore tour-monday\n"
+      "  ebb restore tour-monday tour");
   command.callback([&shell, flags] {
     client::Client client = shell.Connect();
     v1::RestoreSessionRequest request;
@@ -137,7 +149,12 @@ void AddRestore(Command app, Shell& shell) {
 void AddSnapshots(Command app, Shell& shell) {
   const Command command = app.add_subcommand("snapshots", "List saved sessions; delete them");
   AddDeleteSnapshots(command, shell);
-  command.add_subcommand("list", "All snapshots of the tenant (the default)");
+  const Command list = command.add_subcommand("list", "All snapshots of the tenant (the default)");
+  list.footer("Example:\n  ebb snapshots list --json");
+  command.footer(
+      "Examples:\n"
+      "  ebb snapshots\n"
+      "  ebb snapshots delete tour-monday");
   command.require_subcommand(0, 1);
   command.final_callback([&shell, command] {
     const std::string chosen = command.chosen();

@@ -41,6 +41,10 @@ void Print(const v1::GetStatusResponse& status) {
 
 void AddStatus(Command app, Shell& shell) {
   const Command command = app.add_subcommand("status", "The server about itself: model, cache, work");
+  command.footer(
+      "Examples:\n"
+      "  ebb status\n"
+      "  ebb --addr 10.0.0.1:7700 status --json");
   command.callback([&shell] {
     client::Client client = shell.Connect();
     v1::GetStatusResponse status;

@@ -138,7 +138,12 @@ void AddTenant(Command app, Shell& shell) {
   const Command command = app.add_subcommand("tenant", "What tenants may have, and what they have");
   AddSet(command, shell);
   const Command list = command.add_subcommand("list", "Those that have settings of their own, or something in use");
+  list.footer("Example:\n  ebb tenant list --json");
   list.callback([&shell] { ListTenants(shell); });
+  command.footer(
+      "Examples:\n"
+      "  ebb tenant list\n"
+      "  ebb tenant set batch --weight 3");
   command.require_subcommand(1);
 }
 

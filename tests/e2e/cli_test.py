@@ -8,6 +8,7 @@ import pathlib
 import pty
 import re
 import select
+import shlex
 import signal
 import struct
 import subprocess
@@ -642,6 +643,28 @@ class CommandLine(unittest.TestCase):
         for wrong in ("soon", "90", "inf"):
             self.ebb("sessions", "create", f"--ttl={wrong}", check=2)
             self.assertIn("is not a time such as 90s", self.server.stderr)
+
+    def test_every_help_has_examples_of_its_own_with_flags_that_there_are(self):
+        helps = {}
+
+        def read(*verb):
+            helps[verb] = text = self.ebb(*verb, "--help")
+            listed = re.search(r"^Subcommands:\n((?:  .*\n)+)", text, re.MULTILINE)
+            for name in re.findall(r"^  ([a-z][a-z-]*)", listed[1], re.MULTILINE) if listed else ():
+                read(*verb, name)
+        read()
+        self.assertIn(("experiment", "results"), helps)
+        flags = {verb: set(re.findall(r"^ +(?:-\w,)?(--[\w-]+)", text, re.MULTILINE)) for verb, text in helps.items()}
+        for verb, text in helps.items():
+            examples = re.findall(r"^  ebb (.*)$", text.partition("\nExample")[2], re.MULTILINE)
+            self.assertTrue(examples, verb)
+            for example in examples:
+                with self.subTest(example):
+                    words = shlex.split(example)
+                    called = tuple(words[2:] if words[0] == "--addr" else words)
+                    of = max((each for each in helps if called[:len(each)] == each), key=len)
+                    self.assertEqual(of[:len(verb)], verb, "it shows another verb")
+                    self.assertLessEqual({word for word in words if word.startswith("--")}, flags[of] | flags[()])
 
     def test_unknown_command_is_named_beside_the_known_ones(self):
         for line, known in ((("nosuch",), "generate, chat, sessions"), (("sessions", "nosuch"), "create, get, delete")):

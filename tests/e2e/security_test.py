@@ -266,7 +266,8 @@ class SecretsStaySecret(unittest.TestCase):
             calls = {}
             for stub in (session_pb2_grpc.SessionServiceStub, inference_pb2_grpc.InferenceServiceStub, eviction_pb2_grpc.EvictionServiceStub):
                 calls.update(stub(channel).__dict__)
-            made = calls["CreateSession"](session.CreateSessionRequest(policy=policy, block_size=8, request_id=secret), metadata=trace).name
+            made = calls["CreateSession"](session.CreateSessionRequest(
+                policy=policy, block_size=8, request_id=secret, end_user=secret), metadata=trace).name
             done = ["CreateSession"]
 
             def call(method, request):
@@ -285,6 +286,10 @@ class SecretsStaySecret(unittest.TestCase):
             self.assertTrue(call("Tokenize", inference.TokenizeRequest(prompt=text)))
             self.assertTrue(call("Score", inference.ScoreRequest(target=text)))
             self.assertTrue(call("Edit", inference.EditRequest(session=made, spans=[inference.EditSpan(start=1, end=2, text=secret)])))
+            self.assertTrue(call("ReportOutcome", inference.ReportOutcomeRequest(session=made, request_id=secret, score=1)))
+            self.assertTrue(call("SaveSession", session.SaveSessionRequest(session=made, snapshot_id=secret.lower())))
+            for snapshot in (secret.lower(), f"{secret.lower()}-none"):
+                call("RestoreSession", session.RestoreSessionRequest(snapshot=f"snapshots/{snapshot}", session_id=secret.lower(), request_id=secret))
             for wrong in (inference.GenerateRequest(prompt=text, model=secret), inference.GenerateRequest(prompt=text, session=secret),
                           inference.GenerateRequest(prompt=text, stopping=sampling.Stopping(stop=[secret * 100])),
                           inference.GenerateRequest(prompt=inference.Prompt(chat=inference.Chat(
@@ -299,6 +304,51 @@ class SecretsStaySecret(unittest.TestCase):
         lines = [entry for entry in log if entry["event"] == "rpc"]
         self.assertEqual(sorted(entry["method"].split("/")[1] for entry in lines), sorted(done))
         self.assertEqual({entry["trace_id"] for entry in lines}, {"0af7651916cd43dd8448eb211c80319c"})
+
+    def test_no_text_is_logged_that_comes_by_the_openai_port_or_the_console(self):
+        secret = "Xyzzy-plugh"
+        chat = {"messages": [{"role": "user", "content": secret}], "max_tokens": 3, "user": secret, "stop": [secret], "ebb": {"session": secret.lower()}}
+        prompt = {"prompt": {"text": secret}, "stopping": {"maxTokens": 3, "stop": [secret]}}
+        create = {"policy": {"streaming": {}, "trigger": {"budget": 64}}, "endUser": secret, "requestId": secret, "sessionId": f"{secret.lower()}-2"}
+        asked = [  # the path, the body, and whether it is answered
+            ("/v1/chat/completions", chat, True),
+            ("/v1/chat/completions", {**chat, "stream": True, "ebb": {}}, True),
+            ("/v1/completions", {"prompt": secret, "max_tokens": 3, "user": secret}, True),
+            ("/v1/chat/completions", {**chat, "model": secret}, False),
+            ("/v1/chat/completions", {**chat, "messages": [{"role": secret, "content": secret}]}, False),
+            ("/v1/chat/completions", {**chat, secret: secret}, False),
+            ("/v1/chat/completions", {**chat, "ebb": {"policy": secret}}, False),
+            ("/v1/chat/completions", f'{{"messages": "{secret}', False),
+            (f"/v1/{secret}", {}, False),
+            ("/console/api/SessionService/CreateSession", create, True),
+            ("/console/api/InferenceService/Generate", prompt, True),
+            ("/console/api/InferenceService/Tokenize", {"prompt": {"text": secret}}, False),  # which the console does not call
+            ("/console/api/InferenceService/Generate", {**prompt, "model": secret}, True),  # a refusal is in the answer
+            ("/console/api/InferenceService/Generate", {secret: secret}, False),
+            ("/console/api/InferenceService/Generate", f'{{"prompt": {{"text": "{secret}', False),
+            (f"/console/api/InferenceService/{secret}", {}, False),
+        ]
+        with Server("--log.level=trace", "--openai.listen=127.0.0.1:0") as server:
+            for path, body, answered in asked:
+                bytes_of = (body if isinstance(body, str) else json.dumps(body)).encode()
+                request = urllib.request.Request(f"http://{server.http if path.startswith('/console') else server.openai}{path}", bytes_of,
+                                                 {"Content-Type": "application/json", "X-Ebb-Console": "1", "Authorization": f"Bearer {secret}"})
+                with self.subTest(path=path, body=body):
+                    try:
+                        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+                            answer.read()
+                            self.assertTrue(answered)
+                    except urllib.error.HTTPError as error:
+                        self.assertFalse(answered, error.read())
+                        self.assertLess(error.code, 500)
+        self.assertNotIn(secret.lower(), server.rest.lower())
+        log = [json.loads(line) for line in server.rest.splitlines()]
+        events = [entry["event"] for entry in log]
+        self.assertIn("openai_refused", events)
+        self.assertIn("console_refused", events)
+        done = [entry["method"] for entry in log if entry["event"] == "rpc" and entry["code"] == "OK"]
+        for method, times in (("InferenceService/Generate", 4), ("SessionService/CreateSession", 2)):
+            self.assertEqual(done.count(method), times, method)
 
     def test_the_line_of_a_call_tells_session_model_and_tokens_but_not_the_sessions_name(self):
         policy = PolicySpec(streaming=Streaming(), trigger=Trigger(budget=64))

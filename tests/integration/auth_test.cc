@@ -11,6 +11,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -35,6 +36,7 @@ namespace ebb {
 namespace {
 
 using client::ReadDetails;
+using google::protobuf::Descriptor;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Metadata = std::vector<std::pair<std::string, std::string>>;
@@ -110,6 +112,46 @@ class Auth : public testing::Test {
     call->Finish(&status, nullptr);
     next();
     return status;
+  }
+
+  // acme has a session of that name, and a snapshot.
+  void StartWithTale() {
+    Start();
+    v1::CreateSessionRequest create = SessionWith(StreamingPolicy(24));
+    create.set_session_id("tale");
+    ASSERT_TRUE(Call("ebb.v1.SessionService/CreateSession", create.SerializeAsString(), Token("acme-1")).ok());
+    v1::SaveSessionRequest save;
+    save.set_session("sessions/tale");
+    ASSERT_TRUE(Call("ebb.v1.SessionService/SaveSession", save.SerializeAsString(), Token("acme-1")).ok());
+  }
+
+  // To others acme's and one that there is not are the same. `requests`: of each method that takes one, as `takes_one`
+  // says; the one stands for NAME.
+  void ExpectNoneAtAll(const std::map<std::string, std::string>& requests,
+                       const std::function<bool(const std::string& method, const Descriptor& input)>& takes_one) const {
+    size_t found = 0;
+    for (const auto& [method, descriptor] : AllMethods()) {
+      const std::string name = method.substr(sizeof("ebb.v1.") - 1);
+      SCOPED_TRACE(name);
+      ASSERT_EQ(requests.contains(name), takes_one(name, *descriptor->input_type()))
+          << "say what a request of it looks like";
+      if (!requests.contains(name)) continue;
+      ++found;
+      const auto ask = [&](const std::string& named, const std::string& token) {
+        const std::unique_ptr<google::protobuf::Message> request = NewRequest(*descriptor);
+        EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
+            absl::StrReplaceAll(requests.at(name), {{"NAME", named}}), request.get()));
+        return Call(method, request->SerializeAsString(), Token(token));
+      };
+      const grpc::Status foreign = ask("tale", "other-1");
+      const grpc::Status unknown = ask("none", "other-1");
+      EXPECT_EQ(foreign.error_code(), grpc::StatusCode::NOT_FOUND) << foreign.error_message();
+      EXPECT_EQ(foreign.error_message(), absl::StrReplaceAll(unknown.error_message(), {{"none", "tale"}}));
+      EXPECT_EQ(foreign.error_code(), unknown.error_code());
+      EXPECT_EQ(absl::StrReplaceAll(foreign.error_details(), {{"tale", "none"}}), unknown.error_details());
+      EXPECT_EQ(ask("tale", "ops-1").error_code(), grpc::StatusCode::NOT_FOUND) << "an admin is of a tenant, too";
+    }
+    EXPECT_EQ(found, requests.size());
   }
 
   const TemporaryFolder folder_;
@@ -226,56 +268,47 @@ TEST_F(Auth, AMethodThatThereIsNotIsRefusedToAsManyAsAsk) {
   EXPECT_EQ(refused, 400);
 }
 
-// Another tenant's session and one that there is not: the same answer from every method that takes one.
+// Another tenant's, and one that there is not: the same answer from every method that takes one.
 TEST_F(Auth, AnotherTenantsSessionIsNoneAtAll) {
-  Start();
-  v1::CreateSessionRequest create = SessionWith(StreamingPolicy(24));
-  create.set_session_id("tale");
-  ASSERT_TRUE(Call("ebb.v1.SessionService/CreateSession", create.SerializeAsString(), Token("acme-1")).ok());
-  const std::map<std::string, std::string> requests = {
-      {"SessionService/ForkSession", "session: 'sessions/NAME'"},
-      {"SessionService/GetSession", "name: 'sessions/NAME'"},
-      {"SessionService/DeleteSession", "name: 'sessions/NAME'"},
-      {"SessionService/SaveSession", "session: 'sessions/NAME'"},
-      {"InferenceService/Prefill", "session: 'sessions/NAME' prompt { text: 'a' }"},
-      {"InferenceService/Decode", "session: 'sessions/NAME' stopping { max_tokens: 1 }"},
-      {"InferenceService/Generate", "session: 'sessions/NAME' prompt { text: 'a' } stopping { max_tokens: 1 }"},
-      {"InferenceService/Verify", "session: 'sessions/NAME' draft_tokens: 3"},
-      {"InferenceService/Accept", "session: 'sessions/NAME' count: 1"},
-      {"InferenceService/Edit", "session: 'sessions/NAME' spans { start: 0 end: 1 }"},
-      {"InferenceService/ReportOutcome", "session: 'sessions/NAME' score: 1"},
-      {"EvictionService/SetPolicy", "session: 'sessions/NAME' policy { streaming {} trigger { budget: 24 } }"},
-      {"EvictionService/Evict", "session: 'sessions/NAME' older_than: 1"},
-      {"EvictionService/DescribeCache", "session: 'sessions/NAME'"},
-      {"EvictionService/WatchEvictions", "session: 'sessions/NAME'"},
-  };
-  size_t with_session = 0;
-  for (const auto& [method, descriptor] : AllMethods()) {
-    const std::string name = method.substr(sizeof("ebb.v1.") - 1);
-    SCOPED_TRACE(name);
-    const bool takes_one = descriptor->input_type()->FindFieldByName("session") != nullptr ||
-                           name == "SessionService/GetSession" || name == "SessionService/DeleteSession";
-    ASSERT_EQ(requests.contains(name), takes_one) << "say what a request of it looks like";
-    if (!takes_one) continue;
-    ++with_session;
-    const auto ask = [&](const std::string& session, const std::string& token) {
-      const std::unique_ptr<google::protobuf::Message> request = NewRequest(*descriptor);
-      EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
-          absl::StrReplaceAll(requests.at(name), {{"NAME", session}}), request.get()));
-      return Call(method, request->SerializeAsString(), Token(token));
-    };
-    const grpc::Status foreign = ask("tale", "other-1");
-    const grpc::Status unknown = ask("none", "other-1");
-    EXPECT_EQ(foreign.error_code(), grpc::StatusCode::NOT_FOUND) << foreign.error_message();
-    EXPECT_EQ(foreign.error_message(), absl::StrReplaceAll(unknown.error_message(), {{"none", "tale"}}));
-    EXPECT_EQ(foreign.error_code(), unknown.error_code());
-    EXPECT_EQ(absl::StrReplaceAll(foreign.error_details(), {{"tale", "none"}}), unknown.error_details());
-    EXPECT_EQ(ask("tale", "ops-1").error_code(), grpc::StatusCode::NOT_FOUND) << "an admin is of a tenant, too";
-  }
-  EXPECT_EQ(with_session, requests.size());
+  StartWithTale();
+  ExpectNoneAtAll(
+      {
+          {"SessionService/ForkSession", "session: 'sessions/NAME'"},
+          {"SessionService/GetSession", "name: 'sessions/NAME'"},
+          {"SessionService/DeleteSession", "name: 'sessions/NAME'"},
+          {"SessionService/SaveSession", "session: 'sessions/NAME'"},
+          {"InferenceService/Prefill", "session: 'sessions/NAME' prompt { text: 'a' }"},
+          {"InferenceService/Decode", "session: 'sessions/NAME' stopping { max_tokens: 1 }"},
+          {"InferenceService/Generate", "session: 'sessions/NAME' prompt { text: 'a' } stopping { max_tokens: 1 }"},
+          {"InferenceService/Verify", "session: 'sessions/NAME' draft_tokens: 3"},
+          {"InferenceService/Accept", "session: 'sessions/NAME' count: 1"},
+          {"InferenceService/Edit", "session: 'sessions/NAME' spans { start: 0 end: 1 }"},
+          {"InferenceService/ReportOutcome", "session: 'sessions/NAME' score: 1"},
+          {"EvictionService/SetPolicy", "session: 'sessions/NAME' policy { streaming {} trigger { budget: 24 } }"},
+          {"EvictionService/Evict", "session: 'sessions/NAME' older_than: 1"},
+          {"EvictionService/DescribeCache", "session: 'sessions/NAME'"},
+          {"EvictionService/WatchEvictions", "session: 'sessions/NAME'"},
+      },
+      [](const std::string& method, const Descriptor& input) {
+        return input.FindFieldByName("session") != nullptr || method == "SessionService/GetSession" ||
+               method == "SessionService/DeleteSession";
+      });
   v1::GetSessionRequest get;
   get.set_name("sessions/tale");
   EXPECT_TRUE(Call("ebb.v1.SessionService/GetSession", get.SerializeAsString(), Token("acme-1")).ok()) << "still there";
+}
+
+TEST_F(Auth, AnotherTenantsSnapshotIsNoneAtAll) {
+  StartWithTale();
+  ExpectNoneAtAll({{"SessionService/RestoreSession", "snapshot: 'snapshots/NAME'"},
+                   {"SessionService/DeleteSnapshot", "name: 'snapshots/NAME'"}},
+                  [](const std::string& method, const Descriptor& input) {
+                    return input.FindFieldByName("snapshot") != nullptr || method == "SessionService/DeleteSnapshot";
+                  });
+  v1::RestoreSessionRequest restore;
+  restore.set_snapshot("snapshots/tale");
+  EXPECT_TRUE(Call("ebb.v1.SessionService/RestoreSession", restore.SerializeAsString(), Token("acme-1")).ok())
+      << "still there";
 }
 
 TEST_F(Auth, TheTenantIsTheCredentials) {

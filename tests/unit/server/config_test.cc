@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/parallel.h"
 #include "server/config_keys.h"
+#include "tests/support/another_value.h"
 #include "tests/support/status_matchers.h"
 
 namespace ebb {
@@ -47,14 +48,6 @@ std::string WriteFile(const std::string& name, const std::string& text) {
   const std::string path = testing::TempDir() + name;
   std::ofstream(path) << text;
   return path;
-}
-
-// A value of the key other than its default.
-std::string Another(const ConfigKey& key) {
-  if (key.key.choices_size() > 0)
-    return key.key.choices(0) == key.key.default_() ? key.key.choices(1) : key.key.choices(0);
-  if (key.key.kind() == config::v1::KIND_ADDRESS) return "[::1]:123";
-  return key.key.max().empty() ? "some text" : key.key.max();
 }
 
 TEST(ConfigKeys, TheMostThreadsAreWhatAPoolCanHave) {
@@ -104,7 +97,7 @@ TEST(LoadConfig, ReadsEveryKeyFromEverySource) {
   for (const ConfigKey& key : ConfigKeys()) {
     SCOPED_TRACE(key.Path("acme"));
     const ConfigPlace place = {.key = &key, .name = key.is_named() ? "acme" : ""};
-    const std::string value = Another(key);
+    const std::string value = AnotherValue(key);
     std::string yaml = key.section + ":\n  ";
     if (key.is_named()) yaml += "acme:\n    ";
     yaml += key.name + ": \"" + value + "\"\n";

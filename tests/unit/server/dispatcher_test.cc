@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "policies/hash_random.h"
 #include "policies/registry.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/server/dispatcher_fixture.h"
@@ -24,6 +27,7 @@ using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::Pair;
 using ::testing::SizeIs;
 
 class OneRowDispatcherTest : public DispatcherTest {
@@ -34,6 +38,47 @@ class OneRowDispatcherTest : public DispatcherTest {
 class ImpatientDispatcherTest : public DispatcherTest {
  protected:
   ImpatientDispatcherTest() : DispatcherTest({.live = {.reader_patience = absl::ZeroDuration()}}) {}
+};
+
+class SixteenRowsTest : public DispatcherTest {
+ protected:
+  SixteenRowsTest() : DispatcherTest({.step_rows_max = 16}) {}
+
+  // A call of a session of its own.
+  RecordedCall& Ask(const std::string& tenant, int32_t prompt, int32_t tokens, RecordedCall::Reading reading = {}) {
+    CallRequest request = AnswerRequest("", prompt, tokens);
+    request.tenant = tenant;
+    request.open = OpenRequest(absl::StrFormat("s%d", ++made_));
+    request.open->tenant = tenant;
+    RecordedCall& call = NewCall(std::move(reading));
+    dispatcher_.Start(made_, std::move(request), call);
+    return call;
+  }
+  // A turn of a worker whose greedy tenant asks again as soon as it has an answer.
+  void BusyTurn() {
+    for (const RecordedCall*& call : greedy_) {
+      if (call->ended()) call = &Ask("greedy", random_.Uniform(1, 40), random_.Uniform(1, 40));
+    }
+    Turn();
+  }
+  // The most of fifty questions, one after the other, asked between two steps.
+  int64_t StepsToAFirstToken(int32_t prompt) {
+    int64_t most = 0;
+    for (int32_t question = 0; question < 50; ++question) {
+      for (int32_t pause = random_.Uniform(0, 10); pause > 0; --pause) BusyTurn();
+      const int64_t before = steps();
+      const RecordedCall& call = Ask("polite", prompt, 1, [&](const RecordedCall& so_far) {
+        if (!so_far.tokens().empty()) most = std::max(most, steps() - before);
+        return Reader::kReady;
+      });
+      while (!call.ended()) BusyTurn();
+    }
+    return most;
+  }
+
+  HashRandom random_{1};
+  CallId made_ = 0;
+  std::vector<const RecordedCall*> greedy_;
 };
 
 class SmallQueueTest : public DispatcherTest {
@@ -61,6 +106,15 @@ TEST_F(SmallQueueTest, WhoFillsTheQueueKeepsOutOnlyItself) {
   for (int i = 0; i < 16; ++i) EXPECT_FALSE(ask(absl::StrFormat("polite%d", i)).ended()) << i;
   EXPECT_THAT(ask("late").end().status, full);
   EXPECT_THAT(ask("polite0").end().status, full) << "it has one already, a sixteenth";
+}
+
+// What the scheduler promises (SchedulerSimulation.AGreedyNeighbour...), of a whole dispatcher with its engine.
+TEST_F(SixteenRowsTest, AGreedyTenantCostsAnothersFirstTokenAtMostAStep) {
+  std::map<int32_t, int64_t> alone;  // by the prompt's length: of a part of a block, of two, of five
+  for (const int32_t prompt : {5, 20, 80}) alone[prompt] = StepsToAFirstToken(prompt);
+  EXPECT_THAT(alone, ElementsAre(Pair(5, 1), Pair(20, 2), Pair(80, 5)));
+  for (int call = 0; call < 48; ++call) greedy_.push_back(&Ask("greedy", 1, 1));
+  for (const auto& [prompt, steps] : alone) EXPECT_LE(StepsToAFirstToken(prompt), steps + 1) << prompt << " tokens";
 }
 
 TEST_F(DispatcherTest, ACallIsItsBlocksThenItsTokensThenOneEnd) {
