@@ -350,6 +350,14 @@ TEST_F(ConsoleTest, AFormIsNoCall) {
   EXPECT_EQ(answer->status, 415);
 }
 
+TEST_F(ConsoleTest, APathThatIsTooLongIsNoMethod) {
+  Start();
+  const auto answer = Post(std::string(8000, 'x'), "{}");
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->status, 414);
+  EXPECT_EQ(answer->body, "the path with its query has more than 1024 bytes\n");
+}
+
 TEST_F(ConsoleTest, WhoSendsABodySlowlyHoldsAPlaceAndNoThreadOfOthers) {
   Start();
   std::vector<std::unique_ptr<RawConnection>> slow;

@@ -83,6 +83,10 @@ TEST(HttpPort, RefusesOtherPathsAndMethods) {
   EXPECT_EQ(client.Post("/metrics", "x", "text/plain")->status, 405);
   EXPECT_EQ(client.Delete("/metrics")->status, 405);
   EXPECT_EQ(client.Head("/metrics")->status, 200);
+  const auto long_path = client.Get(("/" + std::string(8000, 'x')).c_str());
+  ASSERT_TRUE(long_path);
+  EXPECT_EQ(long_path->status, 414);
+  EXPECT_EQ(long_path->body, "the path with its query has more than 1024 bytes\n");
 }
 
 TEST(HttpPort, NeverSharesAPortAndGivesItBack) {
