@@ -1,6 +1,7 @@
 // ebbd: reads the configuration, starts the server, waits for a signal, drains.
 //
-// Exit codes: 0 after a drain or when asked for help; 1 when it cannot start; 2 for a configuration that is wrong.
+// Exit codes: 0 after a drain or when asked for help; 1 when it cannot start; 2 for a configuration that is wrong, in
+// a key or in how keys go together.
 
 #include <grpc/grpc.h>
 #include <signal.h>
@@ -47,6 +48,11 @@ bool IsLoopback(std::string_view host) { return host == "127.0.0.1" || host == "
 int Fail(ExitCode code, const absl::Status& status) {
   std::fprintf(stderr, "ebbd: %s\n", std::string(status.message()).c_str());
   return code;
+}
+
+// Of what was found out after each key was read by itself.
+int FailToStart(const absl::Status& status) {
+  return Fail(GetRefusal(status).reason == "BAD_VALUE" ? kBadConfig : kCannotStart, status);
 }
 
 // The model that comes with Ebb: in the folder where ebbd is started, or where a build or an installation puts it.
@@ -327,10 +333,10 @@ int Serve(const CommandLine& line, const LoadedConfig& loaded) {
   const LibraryLogs library_logs;
   for (const std::string& warning : loaded.warnings) LogWarn("config", {}, warning);
   auto options = OptionsFrom(config);
-  if (!options.ok()) return Fail(kCannotStart, options.status());
+  if (!options.ok()) return FailToStart(options.status());
   const GrpcLibrary grpc_library;
   const auto server = Server::Start(*options);
-  if (!server.ok()) return Fail(kCannotStart, server.status());
+  if (!server.ok()) return FailToStart(server.status());
   std::optional<ConfigFile> file;
   if (!line.config_file.empty()) {
     file.emplace(line, ReadVariables(environ), loaded, StepsOf(**server));

@@ -176,14 +176,15 @@ class Secured(unittest.TestCase):
         self.assertEqual([metric(each) for each in series], [count + 1 for count in before])
 
     def test_a_configuration_that_does_not_fit_together_does_not_start(self):
-        for flags, said in ((["--auth.mode=token"], "auth.token_file: auth.mode asks for tokens"),
-                            (["--auth.mode=mtls"], "tls.client_ca: auth.mode asks for client certificates"),
-                            ([f"--tls.cert={self.path('server.pem')}"], "tls.key: it goes with tls.cert"),
-                            ([f"--tls.client_ca={self.path('ca.pem')}"], "tls.cert: tls.client_ca needs it"),
-                            ([f"--tls.cert={self.path('server.pem')}", f"--tls.key={self.path('ca.key')}"],
-                             "tls.key: it is not the key of the certificate in tls.cert")):
-            done = run(BIN / "ebbd", "--listen=127.0.0.1:0", "--server.http_listen=", *flags, check=1)
-            self.assertIn(said, done.stderr)
+        tls = [f"--tls.cert={self.path('server.pem')}", f"--tls.key={self.path('server.key')}", f"--tls.client_ca={self.path('ca.pem')}"]
+        for flags, code, said in ((["--auth.mode=token"], 2, "auth.token_file: auth.mode asks for tokens"),
+                                  (["--auth.mode=mtls"], 2, "tls.client_ca: auth.mode asks for client certificates"),
+                                  (tls[:1], 2, "tls.key: it goes with tls.cert"),
+                                  (tls[2:], 2, "tls.cert: tls.client_ca needs it"),
+                                  ([tls[0], f"--tls.key={self.path('ca.key')}"], 1, "tls.key: it is not the key of the certificate in tls.cert")):
+            with self.subTest(flags):
+                done = run(BIN / "ebbd", "--listen=127.0.0.1:0", "--server.http_listen=", *flags, check=code)
+                self.assertIn(said, done.stderr)
 
 
 @unittest.skipIf(shutil.which("openssl") is None, "there is no openssl")
