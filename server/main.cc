@@ -110,9 +110,14 @@ absl::Status SetAccess(const config::v1::Config& config, ServerOptions& options)
         .cert = tls.cert(), .key = tls.key(), .client_ca = tls.client_ca(), .reload = ToDuration(tls.reload())};
   }
   if (config.server().reflection() != "auto") options.reflection = config.server().reflection() == "on";
-  const auto goes_with = [](const char* key, const char* what) { return RefuseField("BAD_VALUE", key, what); };
+  const auto goes_with = [](const char* key, const std::string& what) { return RefuseField("BAD_VALUE", key, what); };
   if (options.auth.token && options.auth.token_file.empty()) {
     return goes_with("auth.token_file", "auth.mode asks for tokens, and it is empty");
+  }
+  if (!options.auth.token && !options.auth.token_file.empty()) {
+    return goes_with("auth.token_file",
+                     absl::StrFormat("auth.mode is %s, which asks for no token: leave it out, or set %s", mode,
+                                     options.auth.certificate ? "token+mtls" : "token"));
   }
   if (options.auth.certificate && tls.client_ca().empty()) {
     return goes_with("tls.client_ca", "auth.mode asks for client certificates, and it is empty");

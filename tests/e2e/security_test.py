@@ -177,7 +177,11 @@ class Secured(unittest.TestCase):
 
     def test_a_configuration_that_does_not_fit_together_does_not_start(self):
         tls = [f"--tls.cert={self.path('server.pem')}", f"--tls.key={self.path('server.key')}", f"--tls.client_ca={self.path('ca.pem')}"]
+        tokens = f"--auth.token_file={self.path('tokens')}"
         for flags, code, said in ((["--auth.mode=token"], 2, "auth.token_file: auth.mode asks for tokens"),
+                                  ([tokens], 2, "auth.token_file: auth.mode is none, which asks for no token: leave it out, or set token\n"),
+                                  ([tokens, "--auth.mode=mtls", *tls], 2,
+                                   "auth.token_file: auth.mode is mtls, which asks for no token: leave it out, or set token+mtls\n"),
                                   (["--auth.mode=mtls"], 2, "tls.client_ca: auth.mode asks for client certificates"),
                                   (tls[:1], 2, "tls.key: it goes with tls.cert"),
                                   (tls[2:], 2, "tls.cert: tls.client_ca needs it"),
