@@ -368,6 +368,11 @@ int Serve(const CommandLine& line, const LoadedConfig& loaded) {
         "tokens_in_the_clear", {{"grpc", listen}},
         "tokens come without TLS: who reads the network has them; set tls.cert, or let only a proxy reach the port");
   }
+  const bool wants_certificates = options->tls && !options->tls->client_ca.empty();
+  if (!options->auth.on() && !wants_certificates && !IsLoopback(options->listen.host)) {
+    LogWarn("grpc_is_open", {{"grpc", listen}},
+            "whoever reaches the port may use the server under any tenant's name, and as an admin; set auth.mode");
+  }
   WarnOfConsole(*options);
   if (openai && !IsLoopback(openai->host)) {
     if (options->auth.on() && !options->openai->tls) {

@@ -190,6 +190,17 @@ class Secured(unittest.TestCase):
                 done = run(BIN / "ebbd", "--listen=127.0.0.1:0", "--server.http_listen=", *flags, check=code)
                 self.assertIn(said, done.stderr)
 
+    def test_a_port_that_is_open_to_others_without_a_credential_is_a_warning(self):
+        tls = [f"--tls.cert={self.path('server.pem')}", f"--tls.key={self.path('server.key')}"]
+        for listen, flags, warned in (("127.0.0.1:0", (), False), ("0.0.0.0:0", (), True), ("0.0.0.0:0", tls, True),
+                                      ("0.0.0.0:0", (*tls, f"--tls.client_ca={self.path('ca.pem')}"), False),
+                                      ("0.0.0.0:0", ("--auth.mode=token", f"--auth.token_file={self.path('tokens')}"), False)):
+            with self.subTest(listen, flags=flags):
+                with Server(*flags, listen=listen) as server:
+                    pass
+                lines = [json.loads(line) for line in server.rest.splitlines()]
+                self.assertEqual([line["level"] for line in lines if line["event"] == "grpc_is_open"], ["warn"] * warned)
+
 
 @unittest.skipIf(shutil.which("openssl") is None, "there is no openssl")
 class WhileItRuns(unittest.TestCase):
