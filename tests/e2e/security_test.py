@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import ssl
 import stat
 import subprocess
@@ -14,6 +15,7 @@ import tempfile
 import unittest
 import urllib.error
 import urllib.request
+import warnings
 
 from binaries import BIN, ROOT, Server
 from patience import connected, eventually
@@ -200,6 +202,37 @@ class Secured(unittest.TestCase):
                     pass
                 lines = [json.loads(line) for line in server.rest.splitlines()]
                 self.assertEqual([line["level"] for line in lines if line["event"] == "grpc_is_open"], ["warn"] * warned)
+
+    def test_tls_1_2_and_1_3_are_taken_and_nothing_older(self):
+        def version(address, only):
+            """What a handshake comes to between that address and a client that speaks this version alone; none if to nothing."""
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.load_verify_locations(self.path("ca.pem"))
+            context.set_alpn_protocols(["h2"])
+            with warnings.catch_warnings():  # Python's own, of old versions
+                warnings.simplefilter("ignore", DeprecationWarning)
+                context.minimum_version = context.maximum_version = only
+            context.set_ciphers("DEFAULT@SECLEVEL=0")  # without which it would not even ask for less than 1.2
+            host, port = address.rsplit(":", 1)
+            with socket.create_connection((host, int(port)), timeout=60) as plain:
+                try:
+                    with context.wrap_socket(plain, server_hostname=host) as connection:
+                        return connection.version()
+                except (ssl.SSLError, ConnectionError):
+                    return None
+        versions = (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+        tls = (f"--tls.cert={self.path('server.pem')}", f"--tls.key={self.path('server.key')}")
+        old = subprocess.Popen(["openssl", "s_server", "-accept", "127.0.0.1:0", "-cert", self.path("server.pem"), "-key", self.path("server.key"), "-cipher",
+                                "DEFAULT@SECLEVEL=0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                               env={**os.environ, "OPENSSL_CONF": os.devnull})
+        with old:
+            address = next(line.split()[1] for line in old.stdout if line.startswith("ACCEPT "))
+            self.assertEqual([version(address, only) for only in versions], ["TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"], "the client speaks them all")
+            old.terminate()
+        with Server("--openai.listen=127.0.0.1:0", "--openai.tls=on", *tls) as server:
+            for port in ("addr", "openai"):
+                with self.subTest(port):
+                    self.assertEqual([version(getattr(server, port), only) for only in versions], [None, None, "TLSv1.2", "TLSv1.3"])
 
 
 @unittest.skipIf(shutil.which("openssl") is None, "there is no openssl")
