@@ -294,7 +294,9 @@ std::string ConfigHelp() {
       "  --version\n      Print the version, then end.\n"
       "  -h, --help\n      Print this, then end.\n"
       "\n"
-      "A flag overrides the variable EBB_SECTION_KEY, which overrides the file, which overrides the default.\n";
+      "A flag overrides the variable EBB_SECTION_KEY, which overrides the file, which overrides the default.\n"
+      "\n"
+      "Exit codes: 0 done, 1 cannot start, 2 wrong configuration.\n";
   std::string section;
   for (const ConfigKey& key : ConfigKeys()) {
     if (key.section != section) absl::StrAppend(&text, "\n", section = key.section, "\n");

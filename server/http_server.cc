@@ -15,9 +15,11 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "policies/check.h"
 #include "policies/status.h"
 
@@ -25,6 +27,7 @@ namespace ebb {
 namespace {
 
 constexpr size_t kHeadBytes = 16 << 10;
+constexpr std::string_view kRange = "range:";
 constexpr int kLookMs = 250;                 // between two looks at who has waited too long
 constexpr int64_t kTakenASecond = 64 << 10;  // bytes of an answer
 
@@ -63,6 +66,7 @@ class Wire final : public httplib::Stream {
   void ReadBodyUntil(absl::Time until) {
     read_until_ = until;
     left_ = std::numeric_limits<size_t>::max();
+    in_head_ = false;
   }
 
   bool is_readable() const override {
@@ -90,6 +94,7 @@ class Wire final : public httplib::Stream {
     const size_t taken = std::min(size, end_ - at_);
     std::memcpy(to, buffer_.data() + at_, taken);
     at_ += taken;
+    if (in_head_) HideRange(std::span(to, taken));
     return static_cast<ssize_t>(taken);
   }
   ssize_t write(const char* from, size_t size) override {
@@ -115,6 +120,18 @@ class Wire final : public httplib::Stream {
     sockaddr_storage name = {};
     socklen_t size = sizeof(name);
     if (ask(socket_, reinterpret_cast<sockaddr*>(&name), &size) == 0) TellName(name, ip, port);
+  }
+
+  // Of a head's line that begins with `Range:`, what comes next of it: no header that the library knows.
+  void HideRange(std::span<char> next) {
+    for (char& byte : next) {
+      if (byte == '\n') {
+        of_range_ = 0;
+      } else if (of_range_ < kRange.size()) {
+        of_range_ = absl::ascii_tolower(static_cast<unsigned char>(byte)) == kRange[of_range_] ? of_range_ + 1 : kOther;
+        if (of_range_ == kRange.size()) byte = ';';
+      }
+    }
   }
 
   // What `act` returns once it is above 0; 0 at the end of what is sent; -1 for an error, or when time is up.
@@ -145,6 +162,9 @@ class Wire final : public httplib::Stream {
   std::array<char, 4096> buffer_;  // what was read, from at_ to end_: the library reads heads byte by byte
   size_t at_ = 0, end_ = 0;
   size_t left_ = kHeadBytes;  // that may still be read
+  bool in_head_ = true;
+  static constexpr size_t kOther = std::numeric_limits<size_t>::max();
+  size_t of_range_ = 0;  // bytes of kRange that the line has begun with; kOther: it is another header
 };
 
 using TlsContext = std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)>;
@@ -169,9 +189,21 @@ HttpServer::HttpServer(int threads, const HttpLimits& limits, const std::functio
       workers_(static_cast<size_t>(threads)) {
   epoll_event stop = {.events = EPOLLIN, .data = {.fd = stops_.get()}};
   EBB_CHECK(events_.ok() && stops_.ok() && epoll_ctl(events_.get(), EPOLL_CTL_ADD, stops_.get(), &stop) == 0);
+  set_pre_routing_handler({});
 }
 
 HttpServer::~HttpServer() { Stop(absl::ZeroDuration()); }
+
+void HttpServer::set_pre_routing_handler(HandlerWithResponse handler) {
+  httplib::Server::set_pre_routing_handler(
+      [handler = std::move(handler)](const httplib::Request& request, httplib::Response& response) {
+        if (request.target.size() > kTargetBytesMax) {
+          response.status = 414;
+          return HandlerResponse::Handled;
+        }
+        return handler ? handler(request, response) : HandlerResponse::Unhandled;
+      });
+}
 
 absl::StatusOr<Address> HttpServer::Start(const Address& listen, const char* key, const AcceptorLimits& limits,
                                           const RefusedConnections& refused) {

@@ -4,7 +4,8 @@
 // clients that send a request a byte at a time have all threads of a port, and its end waits for them; and it reads a
 // head however long it is. Here a connection waits without a thread until the head of its request is there (with TLS:
 // the first message of the handshake), a head has 16 KiB, and what has a time is a head, a body and each piece of an
-// answer as a whole. One request a connection.
+// answer as a whole. One request a connection. For each range of a page that a head names the library would make a
+// copy, however many there are: it never sees the header Range, and answers with the whole page.
 
 #ifndef EBB_SERVER_HTTP_SERVER_H_
 #define EBB_SERVER_HTTP_SERVER_H_
@@ -44,6 +45,12 @@ class HttpServer final : public httplib::Server {
   // and called on `threads` threads.
   HttpServer(int threads, const HttpLimits& limits, const std::function<bool(SSL_CTX&)>& set_up_tls = {});
   ~HttpServer() override;
+
+  // As httplib's, but that a target (path and query) of more bytes never comes to a route: 414, without a body, as the
+  // library itself answers one of 8 KiB. Routes are regular expressions, and those of the standard library recurse for
+  // each character, until a thread's stack ends.
+  static constexpr size_t kTargetBytesMax = 1024;
+  void set_pre_routing_handler(HandlerWithResponse handler);
 
   // Listens when it returns, at the address with the port in use. The errors of Acceptor::Listen. Once.
   absl::StatusOr<Address> Start(const Address& listen, const char* key, const AcceptorLimits& limits,

@@ -1,6 +1,7 @@
 // ebbd: reads the configuration, starts the server, waits for a signal, drains.
 //
-// Exit codes: 0 after a drain or when asked for help; 1 when it cannot start; 2 for a configuration that is wrong.
+// Exit codes: 0 after a drain or when asked for help; 1 when it cannot start; 2 for a configuration that is wrong, in
+// a key or in how keys go together.
 
 #include <grpc/grpc.h>
 #include <signal.h>
@@ -47,6 +48,11 @@ bool IsLoopback(std::string_view host) { return host == "127.0.0.1" || host == "
 int Fail(ExitCode code, const absl::Status& status) {
   std::fprintf(stderr, "ebbd: %s\n", std::string(status.message()).c_str());
   return code;
+}
+
+// Of what was found out after each key was read by itself.
+int FailToStart(const absl::Status& status) {
+  return Fail(GetRefusal(status).reason == "BAD_VALUE" ? kBadConfig : kCannotStart, status);
 }
 
 // The model that comes with Ebb: in the folder where ebbd is started, or where a build or an installation puts it.
@@ -104,9 +110,14 @@ absl::Status SetAccess(const config::v1::Config& config, ServerOptions& options)
         .cert = tls.cert(), .key = tls.key(), .client_ca = tls.client_ca(), .reload = ToDuration(tls.reload())};
   }
   if (config.server().reflection() != "auto") options.reflection = config.server().reflection() == "on";
-  const auto goes_with = [](const char* key, const char* what) { return RefuseField("BAD_VALUE", key, what); };
+  const auto goes_with = [](const char* key, const std::string& what) { return RefuseField("BAD_VALUE", key, what); };
   if (options.auth.token && options.auth.token_file.empty()) {
     return goes_with("auth.token_file", "auth.mode asks for tokens, and it is empty");
+  }
+  if (!options.auth.token && !options.auth.token_file.empty()) {
+    return goes_with("auth.token_file",
+                     absl::StrFormat("auth.mode is %s, which asks for no token: leave it out, or set %s", mode,
+                                     options.auth.certificate ? "token+mtls" : "token"));
   }
   if (options.auth.certificate && tls.client_ca().empty()) {
     return goes_with("tls.client_ca", "auth.mode asks for client certificates, and it is empty");
@@ -291,10 +302,10 @@ int Serve(const CommandLine& line, const LoadedConfig& loaded) {
   const LibraryLogs library_logs;
   for (const std::string& warning : loaded.warnings) LogWarn("config", {}, warning);
   auto options = OptionsFrom(config);
-  if (!options.ok()) return Fail(kCannotStart, options.status());
+  if (!options.ok()) return FailToStart(options.status());
   const GrpcLibrary grpc_library;
   const auto server = Server::Start(*options);
-  if (!server.ok()) return Fail(kCannotStart, server.status());
+  if (!server.ok()) return FailToStart(server.status());
   std::optional<ConfigFile> file;
   if (!line.config_file.empty()) {
     file.emplace(line, ReadVariables(environ), loaded, StepsOf(**server));
@@ -320,6 +331,11 @@ int Serve(const CommandLine& line, const LoadedConfig& loaded) {
     LogWarn(
         "tokens_in_the_clear", {{"grpc", listen}},
         "tokens come without TLS: who reads the network has them; set tls.cert, or let only a proxy reach the port");
+  }
+  const bool wants_certificates = options->tls && !options->tls->client_ca.empty();
+  if (!options->auth.on() && !wants_certificates && !IsLoopback(options->listen.host)) {
+    LogWarn("grpc_is_open", {{"grpc", listen}},
+            "whoever reaches the port may use the server under any tenant's name, and as an admin; set auth.mode");
   }
   WarnOfConsole(*options);
   if (openai && !IsLoopback(openai->host)) {

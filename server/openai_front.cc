@@ -215,6 +215,11 @@ class RunningFront final : public OpenAiFront {
                  absl::StrFormat("the body has more than server.message_size_max, %d bytes", served_.body_bytes_max),
                  {.reason = "REQUEST_TOO_LARGE"}),
           response);
+    } else if (code == 414) {
+      Refused(Refuse(absl::StatusCode::kInvalidArgument,
+                     absl::StrFormat("the path with its query has more than %d bytes", HttpServer::kTargetBytesMax),
+                     {.reason = "PATH_TOO_LONG"}),
+              response);
     } else {
       Refused(Refuse(absl::StatusCode::kInvalidArgument, "this is no HTTP request that could be read",
                      {.reason = "MALFORMED_BODY"}),

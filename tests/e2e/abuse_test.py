@@ -299,6 +299,31 @@ class Limits(unittest.TestCase):
         self.assertEqual({line["address"] for line in refused}, {"127.0.0.2"})
         self.assertIn("server.new_connections_per_address", refused[0]["msg"])
 
+    def test_a_head_that_asks_for_thousands_of_copies_or_has_a_long_path(self):
+        ranges = b"Range: bytes=0-" + b",0-" * 2700 + b"\r\n"
+        # So large are threads' stacks where the limit is `unlimited`. The library recurses for each byte of what it looks through.
+        under = () if SANITIZED else ("prlimit", f"--stack={2 << 20}:{2 << 20}")
+        with Server("--openai.listen=127.0.0.1:0", "--store.durability=off", under=under) as server:
+            def ask(port, asked, *headers):
+                with socket.create_connection(getattr(server, port).rsplit(":", 1), timeout=PATIENCE) as connection:
+                    connection.sendall(asked + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n" + b"".join(headers) + b"\r\n")
+                    answer = bytearray()
+                    while piece := connection.recv(1 << 16):
+                        answer += piece
+                        self.assertLess(len(answer), MEMORY)
+                head, _, body = bytes(answer).partition(b"\r\n\r\n")
+                return head.split(b"\r\n")[0].decode(), body
+            for port, page, above in (("http", b"/metrics", b"/console/api/"), ("openai", b"/v1/models", b"/v1/models/")):
+                with self.subTest(port):
+                    self.assertEqual(ask(port, b"GET " + page, ranges)[0], "HTTP/1.1 200 OK")
+                    self.assertEqual(ask(port, b"GET " + page, b"Range: bytes=" + b"9" * 8000 + b"-\r\n")[0], "HTTP/1.1 200 OK")
+                    for method in (b"GET ", b"POST "):
+                        code, body = ask(port, method + above + b"x" * 8000)
+                        self.assertIn("414", code)
+                        self.assertIn(b"the path with its query has more than 1024 bytes", body)
+                        self.assertRegex(ask(port, method + above + b"x" * (1024 - len(above)))[0], " 40[345] ")
+            self.assertIsNone(server.process.poll())
+
     def test_more_connections_than_files(self):
         for port in ("addr", "health", "http", "openai"):
             with self.subTest(port):

@@ -221,7 +221,7 @@ class Configuration(unittest.TestCase):
             with self.subTest(flags):
                 done = subprocess.run([BIN / "ebbd", f"--model={MODEL}", "--listen=127.0.0.1:0", "--server.console=on", *flags], capture_output=True,
                                       text=True, timeout=60)
-                self.assertEqual(done.returncode, 1)
+                self.assertEqual(done.returncode, 2)
                 self.assertIn("server.console: on: ", done.stderr)
                 self.assertIn(words, done.stderr)
 

@@ -76,12 +76,12 @@ class Port(unittest.TestCase):
     def test_client_certificates_do_not_go_with_it(self):
         done = subprocess.run([BIN / "ebbd", LISTEN, "--auth.mode=mtls", "--tls.cert=a", "--tls.key=b", "--tls.client_ca=c"],
                               capture_output=True, text=True, timeout=60)
-        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.returncode, 2)
         self.assertIn("openai.listen: auth.mode asks for a client certificate", done.stderr)
 
     def test_it_has_no_certificate_of_its_own(self):
         done = subprocess.run([BIN / "ebbd", LISTEN, "--openai.tls=on"], capture_output=True, text=True, timeout=60)
-        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.returncode, 2)
         self.assertIn("openai.tls: it takes the certificate of tls.cert", done.stderr)
 
     def test_the_command_of_the_page(self):

@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import ssl
 import stat
 import subprocess
@@ -14,6 +15,7 @@ import tempfile
 import unittest
 import urllib.error
 import urllib.request
+import warnings
 
 from binaries import BIN, ROOT, Server
 from patience import connected, eventually
@@ -176,14 +178,61 @@ class Secured(unittest.TestCase):
         self.assertEqual([metric(each) for each in series], [count + 1 for count in before])
 
     def test_a_configuration_that_does_not_fit_together_does_not_start(self):
-        for flags, said in ((["--auth.mode=token"], "auth.token_file: auth.mode asks for tokens"),
-                            (["--auth.mode=mtls"], "tls.client_ca: auth.mode asks for client certificates"),
-                            ([f"--tls.cert={self.path('server.pem')}"], "tls.key: it goes with tls.cert"),
-                            ([f"--tls.client_ca={self.path('ca.pem')}"], "tls.cert: tls.client_ca needs it"),
-                            ([f"--tls.cert={self.path('server.pem')}", f"--tls.key={self.path('ca.key')}"],
-                             "tls.key: it is not the key of the certificate in tls.cert")):
-            done = run(BIN / "ebbd", "--listen=127.0.0.1:0", "--server.http_listen=", *flags, check=1)
-            self.assertIn(said, done.stderr)
+        tls = [f"--tls.cert={self.path('server.pem')}", f"--tls.key={self.path('server.key')}", f"--tls.client_ca={self.path('ca.pem')}"]
+        tokens = f"--auth.token_file={self.path('tokens')}"
+        for flags, code, said in ((["--auth.mode=token"], 2, "auth.token_file: auth.mode asks for tokens"),
+                                  ([tokens], 2, "auth.token_file: auth.mode is none, which asks for no token: leave it out, or set token\n"),
+                                  ([tokens, "--auth.mode=mtls", *tls], 2,
+                                   "auth.token_file: auth.mode is mtls, which asks for no token: leave it out, or set token+mtls\n"),
+                                  (["--auth.mode=mtls"], 2, "tls.client_ca: auth.mode asks for client certificates"),
+                                  (tls[:1], 2, "tls.key: it goes with tls.cert"),
+                                  (tls[2:], 2, "tls.cert: tls.client_ca needs it"),
+                                  ([tls[0], f"--tls.key={self.path('ca.key')}"], 1, "tls.key: it is not the key of the certificate in tls.cert")):
+            with self.subTest(flags):
+                done = run(BIN / "ebbd", "--listen=127.0.0.1:0", "--server.http_listen=", *flags, check=code)
+                self.assertIn(said, done.stderr)
+
+    def test_a_port_that_is_open_to_others_without_a_credential_is_a_warning(self):
+        tls = [f"--tls.cert={self.path('server.pem')}", f"--tls.key={self.path('server.key')}"]
+        for listen, flags, warned in (("127.0.0.1:0", (), False), ("0.0.0.0:0", (), True), ("0.0.0.0:0", tls, True),
+                                      ("0.0.0.0:0", (*tls, f"--tls.client_ca={self.path('ca.pem')}"), False),
+                                      ("0.0.0.0:0", ("--auth.mode=token", f"--auth.token_file={self.path('tokens')}"), False)):
+            with self.subTest(listen, flags=flags):
+                with Server(*flags, listen=listen) as server:
+                    pass
+                lines = [json.loads(line) for line in server.rest.splitlines()]
+                self.assertEqual([line["level"] for line in lines if line["event"] == "grpc_is_open"], ["warn"] * warned)
+
+    def test_tls_1_2_and_1_3_are_taken_and_nothing_older(self):
+        def version(address, only):
+            """What a handshake comes to between that address and a client that speaks this version alone; none if to nothing."""
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.load_verify_locations(self.path("ca.pem"))
+            context.set_alpn_protocols(["h2"])
+            with warnings.catch_warnings():  # Python's own, of old versions
+                warnings.simplefilter("ignore", DeprecationWarning)
+                context.minimum_version = context.maximum_version = only
+            context.set_ciphers("DEFAULT@SECLEVEL=0")  # without which it would not even ask for less than 1.2
+            host, port = address.rsplit(":", 1)
+            with socket.create_connection((host, int(port)), timeout=60) as plain:
+                try:
+                    with context.wrap_socket(plain, server_hostname=host) as connection:
+                        return connection.version()
+                except (ssl.SSLError, ConnectionError):
+                    return None
+        versions = (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+        tls = (f"--tls.cert={self.path('server.pem')}", f"--tls.key={self.path('server.key')}")
+        old = subprocess.Popen(["openssl", "s_server", "-accept", "127.0.0.1:0", "-cert", self.path("server.pem"), "-key", self.path("server.key"), "-cipher",
+                                "DEFAULT@SECLEVEL=0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                               env={**os.environ, "OPENSSL_CONF": os.devnull})
+        with old:
+            address = next(line.split()[1] for line in old.stdout if line.startswith("ACCEPT "))
+            self.assertEqual([version(address, only) for only in versions], ["TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"], "the client speaks them all")
+            old.terminate()
+        with Server("--openai.listen=127.0.0.1:0", "--openai.tls=on", *tls) as server:
+            for port in ("addr", "openai"):
+                with self.subTest(port):
+                    self.assertEqual([version(getattr(server, port), only) for only in versions], [None, None, "TLSv1.2", "TLSv1.3"])
 
 
 @unittest.skipIf(shutil.which("openssl") is None, "there is no openssl")

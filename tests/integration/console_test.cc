@@ -350,6 +350,28 @@ TEST_F(ConsoleTest, AFormIsNoCall) {
   EXPECT_EQ(answer->status, 415);
 }
 
+// Without its length the library would read a body however long it is.
+TEST_F(ConsoleTest, ABodyWithoutItsLengthIsNotRead) {
+  Start();
+  for (const char* const header : {"Transfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nContent-Length: 2",
+                                   "Content-Encoding: gzip\r\nContent-Length: 2", "X: y"}) {
+    const RawConnection call(
+        *server_->server().http_address(),
+        absl::StrCat(
+            "POST /console/api/SessionService/ListSessions HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Ebb-Console: 1\r\n", header,
+            "\r\n\r\n-2\r\n"));
+    EXPECT_THAT(call.Rest(), StartsWith("HTTP/1.1 411")) << header;
+  }
+}
+
+TEST_F(ConsoleTest, APathThatIsTooLongIsNoMethod) {
+  Start();
+  const auto answer = Post(std::string(8000, 'x'), "{}");
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->status, 414);
+  EXPECT_EQ(answer->body, "the path with its query has more than 1024 bytes\n");
+}
+
 TEST_F(ConsoleTest, WhoSendsABodySlowlyHoldsAPlaceAndNoThreadOfOthers) {
   Start();
   std::vector<std::unique_ptr<RawConnection>> slow;

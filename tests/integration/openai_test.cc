@@ -343,6 +343,7 @@ TEST_F(OpenAi, RefusalsAreOpenAisErrors) {
   EXPECT_EQ(CodeOf(Http().Post(kChat, "{", "application/json"), 400), "MALFORMED_BODY");
   EXPECT_EQ(CodeOf(Post("/v1/embeddings", chat({})), 404), "UNKNOWN_PATH");
   EXPECT_EQ(CodeOf(Http().Get(kChat), 405), "WRONG_METHOD");
+  EXPECT_EQ(CodeOf(Http().Get("/v1/models/" + std::string(8000, 'x')), 414), "PATH_TOO_LONG");
   EXPECT_EQ(CodeOf(Post(kChat, chat({}), {{"Origin", "http://example.org"}}), 403), "NOT_FOR_PAGES");
   EXPECT_EQ(CodeOf(Post(kChat, chat({}), {{"x-ebb-tenant", "\xE4"}}), 400), "UNPRINTABLE_HEADER");
   EXPECT_EQ(CodeOf(Post(kChat, chat({}), {{"x-ebb-tenant", "A B"}}), 400), "INVALID_TENANT");

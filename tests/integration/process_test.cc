@@ -196,6 +196,7 @@ void ExpectOneLine(EbbdProcess& ebbd, int code, const std::string& line) {
 
 TEST(Process, WhatIsWrongIsOneLineAndAnExitCode) {
   const TextFile no_yaml("no_yaml.yaml", "server: {listen: \"x\n");
+  const TextFile no_path("no_path.yaml", "models: {second: {threads: 1}}\n");
   const TextFile unknown_key("unknown_key.yaml", "server:\n  lisen: x\n");
   struct Case {
     std::vector<std::string> arguments;
@@ -209,10 +210,15 @@ TEST(Process, WhatIsWrongIsOneLineAndAnExitCode) {
       {{"--model=README.md"}, 1, "ebbd: "},
       {{"--config=" + no_yaml.path()}, 2, "ebbd: " + no_yaml.path() + ":"},
       {{"--config=" + unknown_key.path()}, 2, "server.lisen: there is no such key; the nearest is server.listen"},
-      {{"--cache.swap_max=1GiB"}, 1, "ebbd: cache.swap_max: sessions are swapped to store.dir, which is empty"},
+      {{"--cache.swap_max=1GiB"}, 2, "ebbd: cache.swap_max: sessions are swapped to store.dir, which is empty"},
       {{"--store.durability=sync", "--store.redis=127.0.0.1:1"},
-       1,
+       2,
        "ebbd: store.durability: sync: store.redis takes step alone; what Redis has synced it does not say"},
+      {{"--store.durability=step"}, 2, "ebbd: store.durability: step keeps sessions in store.dir, which is empty"},
+      {{"--store.durability=step", "--store.redis=127.0.0.1:1", "--config=" + no_path.path()},
+       2,
+       "ebbd: models: servers share sessions of one model: it is empty with store.redis"},
+      {{"--config=" + no_path.path()}, 2, "ebbd: models.second.path: it is empty"},
       {{"--cache.arena=1TiB", "--model=models/ebb-tiny-q8_0.gguf"}, 1, "ebbd: cache.arena: 1099511627776 bytes"},
   };
   for (const Case& c : cases) {

@@ -9,7 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/counted_refusals.h"
+#include "tests/support/raw_connection.h"
 #include "tests/support/status_matchers.h"
 
 namespace ebb {
@@ -83,6 +85,21 @@ TEST(HttpPort, RefusesOtherPathsAndMethods) {
   EXPECT_EQ(client.Post("/metrics", "x", "text/plain")->status, 405);
   EXPECT_EQ(client.Delete("/metrics")->status, 405);
   EXPECT_EQ(client.Head("/metrics")->status, 200);
+  const auto long_path = client.Get(("/" + std::string(8000, 'x')).c_str());
+  ASSERT_TRUE(long_path);
+  EXPECT_EQ(long_path->status, 414);
+  EXPECT_EQ(long_path->body, "the path with its query has more than 1024 bytes\n");
+}
+
+// The library's limit holds for a body that says its length alone, and a chunk of one may have a negative size.
+TEST(HttpPort, NeverReadsABodyInPieces) {
+  const auto port = Started(kAnyPort, Pages());
+  ASSERT_THAT(port, IsOk());
+  for (const char* const method : {"POST", "PUT", "PATCH", "DELETE"}) {
+    const RawConnection chunked((*port)->address(),
+                                absl::StrCat(method, " /metrics HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n-2\r\n"));
+    EXPECT_THAT(chunked.Rest(), StartsWith("HTTP/1.1 405")) << method;
+  }
 }
 
 TEST(HttpPort, NeverSharesAPortAndGivesItBack) {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/counted_refusals.h"
 #include "tests/support/raw_connection.h"
 #include "tests/support/status_matchers.h"
@@ -19,14 +20,16 @@
 namespace ebb {
 namespace {
 
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 
 constexpr absl::Duration kHour = absl::Hours(1), kSoon = absl::Milliseconds(20);
 constexpr HttpLimits kHours = {.head = kHour, .body = kHour, .piece = kHour};
 constexpr char kWhole[] = "GET /small HTTP/1.1\r\n\r\n", kLarge[] = "GET /large HTTP/1.1\r\n\r\n";
 
-// One thread, three pages, and a place to post to.
+// One thread, some pages, and a place to post to.
 class Port {
  public:
   explicit Port(const HttpLimits& limits) : http_(1, limits) {
@@ -42,6 +45,12 @@ class Port {
         return sink.write(piece.data(), piece.size());
       });
     });
+    http_.Get("/provided", [](const auto&, auto& response) {
+      response.set_content_provider(5, "text/plain", [](size_t at, size_t size, httplib::DataSink& sink) {
+        return sink.write(&"small"[at], size);
+      });
+    });
+    http_.Get(R"(/any(/.*)?)", [](const auto&, auto& response) { response.set_content("any", "text/plain"); });
     http_.Post("/post", [](const auto& request, auto& response) { response.set_content(request.body, "text/plain"); });
     const auto address = http_.Start({.host = "127.0.0.1", .port = 0}, "a.key", {}, refused_.all());
     EXPECT_THAT(address, IsOk());
@@ -85,6 +94,38 @@ TEST(HttpServer, AHeadThatIsTooLongIsNotReadOn) {
     EXPECT_THAT(port.Ask(head), Not(HasSubstr("small")));  // and it ends
   }
   EXPECT_THAT(port.Ask(), HasSubstr("small"));
+}
+
+// A header of 8 KiB names some 2,700 ranges. The library would look for them by a recursion for each byte, and make as
+// many copies of the page.
+TEST(HttpServer, HoweverManyRangesAreAskedForThePageIsSentOnce) {
+  Port port(kHours);
+  std::string many = "Range: bytes=0-";
+  while (many.size() < 8000) many += ",0-";
+  for (const std::string& range : {many, std::string("rAnGe:bytes=1-2"), std::string("Range: bytes=4-1"),
+                                   std::string("Range: none"), "Range: bytes=" + std::string(8000, '9') + "-"}) {
+    for (const char* const page : {"/small", "/provided"}) {
+      const std::string answer =
+          port.Ask(absl::StrCat("GET ", page, " HTTP/1.1\r\nHost: a\r\n", range, "\r\nX: y\r\n\r\n"));
+      EXPECT_THAT(answer, StartsWith("HTTP/1.1 200")) << range.substr(0, 40);
+      EXPECT_THAT(answer, EndsWith("\r\n\r\nsmall")) << range.substr(0, 40);
+    }
+  }
+  const std::string body = "a\nRange: bytes=0-";
+  EXPECT_THAT(port.Ask(absl::StrCat("POST /post HTTP/1.1\r\nContent-Length: ", body.size(), "\r\n\r\n", body)),
+              EndsWith("\r\n\r\n" + body));
+}
+
+TEST(HttpServer, ATargetThatIsTooLongComesToNoRoute) {
+  Port port(kHours);
+  const auto ask = [&](size_t bytes) {
+    const std::string target = "/any/" + std::string(bytes - 5, 'x');
+    return port.Ask(absl::StrCat("GET ", target, " HTTP/1.1\r\n\r\n"));
+  };
+  EXPECT_THAT(ask(HttpServer::kTargetBytesMax), StartsWith("HTTP/1.1 200"));
+  for (const size_t bytes : {HttpServer::kTargetBytesMax + 1, size_t{8000}, size_t{9000}}) {
+    EXPECT_THAT(ask(bytes), StartsWith("HTTP/1.1 414")) << bytes;
+  }
 }
 
 TEST(HttpServer, WhoSaysNoMoreInTheMiddleOfAHeadIsNotWaitedFor) {

@@ -252,6 +252,8 @@ httpGet: {path: {{ index . 2 }}, port: http}
 {{- if contains "token" $mode -}}
 {{- $_ := required (printf "config.auth.mode is %s, which needs secrets.tokens or secrets.tokenLines" $mode) (include "ebb.tokens" .) -}}
 {{- $_ := set $config "auth" (merge (dict "token_file" "/etc/ebb-tokens/tokens") $config.auth) -}}
+{{- else if include "ebb.tokens" . -}}
+{{- fail (printf "%s is set, and config.auth.mode is %s, which asks for no token: leave out the one, or set %s" (ternary "secrets.tokenLines" "secrets.tokens" (not (empty .Values.secrets.tokenLines))) $mode (ternary "token+mtls" "token" (eq "mtls" $mode))) -}}
 {{- end -}}
 {{- if contains "mtls" $mode -}}
 {{- $_ := required (printf "config.auth.mode is %s, which needs secrets.tls or certificate.issuerRef" $mode) (include "ebb.tls" .) -}}
