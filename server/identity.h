@@ -12,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -49,11 +48,6 @@ absl::Status Allow(std::string_view method, const Caller& caller);
 std::string TenantOf(const Refusal& refusal);
 // Of its line in the log: a warning where it was refused for who made it, whatever becomes of other calls' lines.
 LogLevel LevelOfCall(const absl::Status& status);
-
-// Whose a verified client certificate is. The URI, if it has one, is spiffe://TRUST-DOMAIN/tenant/NAME, or
-// .../tenant/NAME/admin; without one the subject's common name is the tenant's. UNAUTHENTICATED NAMELESS_CERTIFICATE.
-absl::StatusOr<Caller> CallerOfCertificate(std::span<const std::string> uris,
-                                           std::span<const std::string> common_names);
 
 class Identity {
  public:

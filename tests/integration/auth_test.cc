@@ -25,6 +25,7 @@
 #include "absl/time/clock.h"
 #include "client/error.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "server/certificate_caller.h"
 #include "server/identity.h"
 #include "server/services.h"
 #include "tests/support/request_mutations.h"
