@@ -178,7 +178,7 @@ struct Console::Running {
   int silent_looks = 0;
 };
 
-void Console::AddTo(httplib::Server& http) {
+void Console::AddTo(HttpServer& http) {
   http.Get("/console/", [](const auto&, auto& response) { response.set_redirect("../console"); });
   http.Get("/console", [this](const auto& request, auto& response) {
     SetHeaders("no-cache", response);  // it names the others, so it is asked for each time

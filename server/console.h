@@ -31,6 +31,7 @@
 #include "absl/status/statusor.h"
 #include "server/console_call.h"
 #include "server/http_body.h"
+#include "server/http_server.h"
 #include "server/identity.h"
 
 namespace ebb {
@@ -68,7 +69,7 @@ class Console {
       : channel_(std::move(channel)), identity_(identity), options_(options), refused_(std::move(refused)) {}
 
   // The console outlives `http`.
-  void AddTo(httplib::Server& http);
+  void AddTo(HttpServer& http);
 
  private:
   struct Running;

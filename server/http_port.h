@@ -18,18 +18,16 @@
 #include "server/health_checks.h"
 #include "server/refused_connections.h"
 
-namespace httplib {
-class Server;
-}  // namespace httplib
-
 namespace ebb {
+
+class HttpServer;
 
 struct HttpPages {
   std::function<std::string()> metrics = {};  // body of /metrics
   HealthChecks health = {};                   // of /healthz and /readyz: 200 where OK; else 503 with the message
   // The console's routes; empty: there is no console.
   struct Console {
-    std::function<void(httplib::Server&)> add_to = {};
+    std::function<void(HttpServer&)> add_to = {};
     int threads = 0;            // that its answers may hold at once
     size_t body_bytes_max = 0;  // of a request
     std::string posts = {};     // what the paths begin with that may be posted to

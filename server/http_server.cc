@@ -28,8 +28,9 @@ namespace {
 
 constexpr size_t kHeadBytes = 16 << 10;
 constexpr std::string_view kRange = "range:";
-constexpr int kLookMs = 250;                 // between two looks at who has waited too long
-constexpr int64_t kTakenASecond = 64 << 10;  // bytes of an answer
+constexpr size_t kOther = std::numeric_limits<size_t>::max();  // of a line that is another header
+constexpr int kLookMs = 250;                                   // between two looks at who has waited too long
+constexpr int64_t kTakenASecond = 64 << 10;                    // bytes of an answer
 
 bool WaitFor(const Clock& clock, socket_t socket, int16_t events, absl::Time until) {
   pollfd wait = {.fd = socket, .events = events, .revents = 0};
@@ -163,7 +164,6 @@ class Wire final : public httplib::Stream {
   size_t at_ = 0, end_ = 0;
   size_t left_ = kHeadBytes;  // that may still be read
   bool in_head_ = true;
-  static constexpr size_t kOther = std::numeric_limits<size_t>::max();
   size_t of_range_ = 0;  // bytes of kRange that the line has begun with; kOther: it is another header
 };
 

@@ -425,7 +425,7 @@ class RunningServer final : public Server {
     arguments.SetMaxReceiveMessageSize(-1);  // what the services answer has bounds of its own
     console_ = std::make_unique<Console>(servers_->InProcessChannel(arguments), *identity_, *options.console,
                                          [this](const absl::Status& why) { metrics().CountRefusal(why, {}); });
-    pages.console = {.add_to = [this](httplib::Server& http) { console_->AddTo(http); },
+    pages.console = {.add_to = [this](HttpServer& http) { console_->AddTo(http); },
                      .threads = Console::kThreads,
                      .body_bytes_max = Console::kBodyBytesMax,
                      .posts = Console::kApi};

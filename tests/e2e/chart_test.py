@@ -753,7 +753,7 @@ class Rendered(unittest.TestCase):
                             ("model.existingClaim=m,model.claimSize=1Gi,model.file=a.gguf", "set one of them"),
                             ("model.existingClaim=m", "model.existingClaim is set, and no file of that volume is served"),
                             ("model.claimSize=1Gi", "model.claimSize is set, and no file of that volume is served"),
-                            ("model.existingClaim=m,config.models.qwen.path=/elsewhere/q.gguf", "name it in model.file, or below /models/ in config.models"),
+                            ("model.existingClaim=m,config.models.qwen.path=/elsewhere/q.gguf", "name it in model.file, or as /models, or below it, in config.models"),
                             ("config.openai.requests_max=9", "config.openai is set, and there is no port that it is about: set ports.openai"),
                             ("ingress.enabled=true", "needs a name in ingress.hosts"),
                             ("ingress.enabled=true,ingress.hosts={a.example},ingress.port=openai", "which needs ports.openai"),
@@ -802,7 +802,8 @@ class Rendered(unittest.TestCase):
 
     def test_a_volume_may_have_models_beside_the_built_in_one(self):
         for values in (("config.models.qwen.path=/models/q.gguf",), ("config.model.draft=/models/q.gguf",), ("extra.args={--model=/models/q.gguf}",),
-                       ("extra.env[0].name=EBB_MODEL_PATH", "extra.env[0].value=/models/q.gguf")):
+                       ("extra.env[0].name=EBB_MODEL_PATH", "extra.env[0].value=/models/q.gguf"), ("config.models.qwen.path=/models",),
+                       ("extra.envFrom[0].configMapRef.name=others",)):
             with self.subTest(values):
                 (container,) = self.render("model.existingClaim=m", *values)["StatefulSet/x"]["spec"]["template"]["spec"]["containers"]
                 self.assertIn({"name": "models", "mountPath": "/models", "readOnly": True}, container["volumeMounts"])

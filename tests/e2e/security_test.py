@@ -226,9 +226,11 @@ class Secured(unittest.TestCase):
                                 "DEFAULT@SECLEVEL=0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                                env={**os.environ, "OPENSSL_CONF": os.devnull})
         with old:
-            address = next(line.split()[1] for line in old.stdout if line.startswith("ACCEPT "))
-            self.assertEqual([version(address, only) for only in versions], ["TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"], "the client speaks them all")
-            old.terminate()
+            try:
+                address = next(line.split()[1] for line in old.stdout if line.startswith("ACCEPT "))
+                self.assertEqual([version(address, only) for only in versions], ["TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"], "the client speaks them all")
+            finally:
+                old.terminate()
         with Server("--openai.listen=127.0.0.1:0", "--openai.tls=on", *tls) as server:
             for port in ("addr", "openai"):
                 with self.subTest(port):

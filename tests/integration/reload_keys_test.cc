@@ -1,5 +1,5 @@
 // The keys that a running server takes out of its changed file, each by itself: all those and no others, and they count
-// from then on.
+// from then on. The addresses of its ports, which flags say here, are in LiveConfig.HoldsEachKey... alone.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,6 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "server/config.h"
@@ -27,6 +26,25 @@ using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 class ReloadOfKeys : public Reload {};
+
+// An answer whose reader takes a message when it is told to: soon the server holds back what comes next.
+struct HeldStream {
+  HeldStream(const EbbdProcess& ebbd, v1::DecodeRequest request) : client(ebbd.address(), "acme", Small()) {
+    request.mutable_stopping()->set_logprobs(20);  // so that little fits on the way
+    reader = client.inference().Decode(context.get(), request);
+  }
+
+  static grpc::ChannelArguments Small() {  // else the client itself takes megabytes ahead of its reader
+    grpc::ChannelArguments small;
+    small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    small.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
+    return small;
+  }
+
+  TestClient client;
+  std::unique_ptr<grpc::ClientContext> context = client.Context();
+  std::unique_ptr<grpc::ClientReader<v1::DecodeResponse>> reader;
+};
 
 // One that the server can use, in the place of what the key's neighbours have there.
 std::string UsableValue(const ConfigKey& key, const std::string& model) {
@@ -103,21 +121,25 @@ TEST_F(ReloadOfKeys, TheLogTellsWhatIsOfTheLevelThatTheFileSaysNow) {
   EXPECT_THAT(ebbd_->log(), HasSubstr("log.level: warn -> info"));
 }
 
+// The stream waits for its reader as the server ends, and says the rest of it afterwards.
 TEST_F(ReloadOfKeys, AServerThatEndsWaitsForStreamsAsLongAsTheFileSaysNow) {
-  Write("server: {drain_timeout: 0s}");
+  Write("server: {stream_buffer: 2, drain_timeout: 0s}");
   Start(kNeverLooks);
-  Write("server: {drain_timeout: 24h}");
+  Write("server: {stream_buffer: 2, drain_timeout: 24h}");
   v1::ReloadConfigResponse response;
   ASSERT_TRUE(Ask(&response).ok());
   const std::string name = acme_->Create(SessionWith(StreamingPolicy(24))).name();
   ASSERT_TRUE(acme_->Prefill(PrefillText(name, kStormyNight)).ok());
-  Answer answer;
-  std::thread stream([&] { answer = acme_->Decode(DecodeTokens(name, 3000)); });
-  while (acme_->Status().work().requests_running() == 0) continue;
+  const HeldStream stream(*ebbd_, DecodeTokens(name, 3000));
+  v1::DecodeResponse message;
+  ASSERT_TRUE(stream.reader->Read(&message));
+  int tokens = message.tokens_size();
   ebbd_->Signal(SIGTERM);
-  stream.join();
-  EXPECT_TRUE(answer.status.ok()) << client::Describe(answer.status);
-  EXPECT_THAT(answer.tokens, SizeIs(3000));
+  while (acme_->Status().state() != v1::SERVER_STATE_DRAINING) continue;
+  while (stream.reader->Read(&message)) tokens += message.tokens_size();
+  const grpc::Status status = stream.reader->Finish();
+  EXPECT_TRUE(status.ok()) << client::Describe(status);
+  EXPECT_EQ(tokens, 3000);
   EXPECT_EQ(ebbd_->Wait(), 0);
 }
 
@@ -126,22 +148,15 @@ TEST_F(ReloadOfKeys, AReaderIsWaitedForAsLongAsTheFileSaysNow) {
   Start(kNeverLooks);
   const std::string name = acme_->Create(SessionWith(StreamingPolicy(24))).name();
   ASSERT_TRUE(acme_->Prefill(PrefillText(name, kStormyNight)).ok());
-  grpc::ChannelArguments small;  // else the client itself takes megabytes ahead of its reader
-  small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  small.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
-  TestClient slow(ebbd_->address(), "acme", small);
-  v1::DecodeRequest request = DecodeTokens(name, kEndless);
-  request.mutable_stopping()->set_logprobs(20);
-  const auto context = slow.Context();
-  const auto reader = slow.inference().Decode(context.get(), request);
+  const HeldStream stream(*ebbd_, DecodeTokens(name, kEndless));
   v1::DecodeResponse message;
-  ASSERT_TRUE(reader->Read(&message));
+  ASSERT_TRUE(stream.reader->Read(&message));
   Write("server: {stream_buffer: 2, reader_patience: 100ms}");
   v1::ReloadConfigResponse response;
   ASSERT_TRUE(Ask(&response).ok());
   ASSERT_TRUE(Eventually([&] { return acme_->Status().work().requests_running() == 0; }));
-  while (reader->Read(&message)) continue;
-  EXPECT_EQ(ReadDetails(reader->Finish()).reason, "SLOW_READER");
+  while (stream.reader->Read(&message)) continue;
+  EXPECT_EQ(ReadDetails(stream.reader->Finish()).reason, "SLOW_READER");
 }
 
 TEST_F(ReloadOfKeys, AsManyCallsAreLetInAsTheFileSaysNow) {

@@ -210,10 +210,10 @@ httpGet: {path: {{ index . 2 }}, port: http}
 {{- if .Values.model.file -}}
 {{- $_ := required "model.file names a file of a volume: set model.existingClaim, or model.claimSize" (include "ebb.models" .) -}}
 {{- $_ := set $config "model" (merge (dict "path" (printf "/models/%s" .Values.model.file)) (default dict $config.model)) -}}
-{{- else if include "ebb.models" . -}}
-{{- /* Else the built-in model would be served in silence. */ -}}
-{{- if not (contains "/models/" (list $config .Values.extra.args .Values.extra.env | toJson)) -}}
-{{- fail (printf "model.%s is set, and no file of that volume is served: name it in model.file, or below /models/ in config.models" (ternary "existingClaim" "claimSize" (empty .Values.model.claimSize))) -}}
+{{- else if and (include "ebb.models" .) (empty .Values.extra.envFrom) -}}
+{{- /* Else the built-in model would be served in silence. What envFrom brings is not seen here. */ -}}
+{{- if not (regexMatch "/models[/\"]" (list $config .Values.extra.args .Values.extra.env | toJson)) -}}
+{{- fail (printf "model.%s is set, and no file of that volume is served: name it in model.file, or as /models, or below it, in config.models" (ternary "existingClaim" "claimSize" (empty .Values.model.claimSize))) -}}
 {{- end -}}
 {{- end -}}
 {{- with get (dict "cuda" "cuda" "rocm" "hip") .Values.accelerator.kind -}}
