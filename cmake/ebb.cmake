@@ -1,7 +1,7 @@
 # Five verbs, so that no folder sets a compiler flag of its own.
 #
 #   ebb_library(name SOURCES a.cc ... LINKS dep ... APART COLD)   APART: files that cannot be compiled together, as their names collide;
-#                                                                 COLD: little time is spent in it, so that sanitizer builds do not optimise it
+#                                                                 COLD: little time is spent in it, so that clang's sanitizer builds do not optimise it
 #   ebb_binary(name SOURCES main.cc ... LINKS dep ...)            goes to EBB_BIN_DIR
 #   ebb_test(name SOURCES a_test.cc ... LINKS dep ... LABEL unit) each TEST is a ctest of its own: `unit/Suite.Sentence`
 #   ebb_test_objects(name SOURCES ... LINKS dep ...)              tests that two programs run: ebb_test(... OBJECTS name LABEL unit)
@@ -99,7 +99,7 @@ function(ebb_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "APART;COLD" "" "SOURCES;LINKS")
   add_library(${name} STATIC ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ebb_flags PUBLIC ${arg_LINKS})
-  if(arg_COLD AND EBB_SANITIZE)
+  if(arg_COLD AND EBB_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang") # g++ -O0 warns of ends that are never reached
     target_compile_options(${name} PRIVATE -O0)
     ebb_precompiled(${name} ebb_unoptimised_headers)
   else()
