@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "policies/check.h"
 #include "policies/status.h"
 #include "server/http_server.h"
@@ -56,9 +55,7 @@ class HttpPort::Server {
           return httplib::Server::HandlerResponse::Handled;
         });
     http_.set_error_handler([](const httplib::Request&, httplib::Response& response) {
-      if (response.status != 414) return;
-      response.set_content(
-          absl::StrFormat("the path with its query has more than %d bytes\n", HttpServer::kTargetBytesMax), kText);
+      if (response.status == 414) response.set_content(HttpServer::TargetIsTooLong() + "\n", kText);
     });
     if (console.add_to != nullptr) console.add_to(http_);
     http_.Get("/", [index = std::string(kIndex) + (console.add_to != nullptr ? kConsole : "")](

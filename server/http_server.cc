@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
 #include "policies/check.h"
 #include "policies/status.h"
 
@@ -193,6 +194,10 @@ HttpServer::HttpServer(int threads, const HttpLimits& limits, const std::functio
 }
 
 HttpServer::~HttpServer() { Stop(absl::ZeroDuration()); }
+
+std::string HttpServer::TargetIsTooLong() {
+  return absl::StrFormat("the path with its query has more than %d bytes", kTargetBytesMax);
+}
 
 void HttpServer::set_pre_routing_handler(HandlerWithResponse handler) {
   httplib::Server::set_pre_routing_handler(

@@ -50,6 +50,7 @@ class HttpServer final : public httplib::Server {
   // library itself answers one of 8 KiB. Routes are regular expressions, and those of the standard library recurse for
   // each character, until a thread's stack ends.
   static constexpr size_t kTargetBytesMax = 1024;
+  static std::string TargetIsTooLong();  // in words
   void set_pre_routing_handler(HandlerWithResponse handler);
 
   // Listens when it returns, at the address with the port in use. The errors of Acceptor::Listen. Once.

@@ -216,9 +216,7 @@ class RunningFront final : public OpenAiFront {
                  {.reason = "REQUEST_TOO_LARGE"}),
           response);
     } else if (code == 414) {
-      Refused(Refuse(absl::StatusCode::kInvalidArgument,
-                     absl::StrFormat("the path with its query has more than %d bytes", HttpServer::kTargetBytesMax),
-                     {.reason = "PATH_TOO_LONG"}),
+      Refused(Refuse(absl::StatusCode::kInvalidArgument, HttpServer::TargetIsTooLong(), {.reason = "PATH_TOO_LONG"}),
               response);
     } else {
       Refused(Refuse(absl::StatusCode::kInvalidArgument, "this is no HTTP request that could be read",

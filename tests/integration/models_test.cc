@@ -415,10 +415,7 @@ TEST_F(ModelsTest, AFileThatIsNoModelIsRefusedByItsKey) {
 TEST_F(ModelsTest, AModelThatLeavesDoesNotWaitForAClientThatStoppedReading) {
   Start({{"other", Spec(other_)}}, [](ServerOptions& options) { options.stream_buffer = 2; });
   WaitFor("other", v1::MODEL_STATE_SERVING);
-  grpc::ChannelArguments small;  // else the client itself takes megabytes ahead of its reader
-  small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  small.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
-  TestClient reader(server_->address(), "", small);
+  TestClient reader(server_->address(), "", SmallWindows());
   const std::string name = Prefilled("other");
   EndlessStream stream(reader, name);
   ASSERT_TRUE(stream.Read());

@@ -29,16 +29,9 @@ class ReloadOfKeys : public Reload {};
 
 // An answer whose reader takes a message when it is told to: soon the server holds back what comes next.
 struct HeldStream {
-  HeldStream(const EbbdProcess& ebbd, v1::DecodeRequest request) : client(ebbd.address(), "acme", Small()) {
+  HeldStream(const EbbdProcess& ebbd, v1::DecodeRequest request) : client(ebbd.address(), "acme", SmallWindows()) {
     request.mutable_stopping()->set_logprobs(20);  // so that little fits on the way
     reader = client.inference().Decode(context.get(), request);
-  }
-
-  static grpc::ChannelArguments Small() {  // else the client itself takes megabytes ahead of its reader
-    grpc::ChannelArguments small;
-    small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-    small.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
-    return small;
   }
 
   TestClient client;

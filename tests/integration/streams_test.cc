@@ -153,10 +153,7 @@ class SlowReader : public testing::Test {
       options.stream_buffer = 2;
       options.work.live.reader_patience = patience;
     });
-    grpc::ChannelArguments small;  // else the client itself takes megabytes ahead of its reader
-    small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-    small.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
-    client_ = std::make_unique<TestClient>(server_->address(), "", small);
+    client_ = std::make_unique<TestClient>(server_->address(), "", SmallWindows());
     name_ = Primed(*client_);
     v1::DecodeRequest request = DecodeTokens(name_, kEndless);
     request.mutable_stopping()->set_logprobs(20);

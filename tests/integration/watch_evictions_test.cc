@@ -327,16 +327,11 @@ TEST_F(FewWatchers, OneTooManyIsRefusedUntilAnotherEnds) {
 // Large messages and small windows fill what lies between server and reader in no time.
 class SlowWatcher : public WatchEvictions {
  protected:
-  SlowWatcher() : WatchEvictions([](ServerOptions& options) { options.stream_buffer = 2; }) {
-    small_.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-    small_.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
-  }
-
-  grpc::ChannelArguments small_;
+  SlowWatcher() : WatchEvictions([](ServerOptions& options) { options.stream_buffer = 2; }) {}
 };
 
 TEST_F(SlowWatcher, LosesEventsIsToldHowManyAndHoldsUpNobody) {
-  TestClient sleeper(server_.address(), "", small_);
+  TestClient sleeper(server_.address(), "", SmallWindows());
   const std::string name = Primed(PolicyOf("h2o", 40));
   v1::WatchEvictionsRequest request = Of("");
   request.set_list_victims(true);
@@ -369,7 +364,7 @@ TEST_F(SlowWatcher, LosesEventsIsToldHowManyAndHoldsUpNobody) {
 }
 
 TEST_F(SlowWatcher, IsToldAtTheEndWhatItLostLast) {
-  TestClient sleeper(server_.address(), "", small_);
+  TestClient sleeper(server_.address(), "", SmallWindows());
   const std::string name = Primed(PolicyOf("h2o", 40));
   v1::WatchEvictionsRequest request = Of(name);
   request.set_list_victims(true);

@@ -65,6 +65,13 @@ grpc::Status Answered(const std::function<grpc::Status()>& call) {
   return status;
 }
 
+grpc::ChannelArguments SmallWindows() {
+  grpc::ChannelArguments small;
+  small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  small.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
+  return small;
+}
+
 TestClient::TestClient(const std::string& address, const std::string& tenant, grpc::ChannelArguments arguments)
     : tenant_(tenant) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own

@@ -61,6 +61,9 @@ struct Answer {
 // Of a server that begins to drain: a call that met its connection's GOAWAY half-way is made again.
 grpc::Status Answered(const std::function<grpc::Status()>& call);
 
+// Of a client that takes little ahead of its reader, where others take megabytes: soon the server holds back the rest.
+grpc::ChannelArguments SmallWindows();
+
 class TestClient {
  public:
   explicit TestClient(const std::string& address, const std::string& tenant = {},
